@@ -1,0 +1,66 @@
+"""The folds that several ops share.
+
+Numbers that may leave the range of a float inside a product are held as a mantissa and an
+exponent, ``m * 2**e``: the same roundings as plain arithmetic, without overflow or underflow.
+"""
+
+from __future__ import annotations
+
+from .primitives import INF, exponent, isnan, mantissa, maximum, power_of_two, where
+from .record import Monoid
+
+# The exponent of a scaled zero: below every exponent that a product can reach, so that a zero
+# never sets the scale of a sum.
+NOWHERE = -(2.0**40)
+
+
+def value(x):
+    return x
+
+
+def add(a, b):
+    return a + b
+
+
+def larger(a, b):
+    return where((a >= b) | isnan(a), a, b)
+
+
+def smaller(a, b):
+    return where((a <= b) | isnan(a), a, b)
+
+
+def recurrence(a1, b1, a2, b2):
+    """s <- b + a*s, two steps as one. A zero factor stops whatever came before, inf included."""
+    return a1 * a2, b2 + where(a2 == 0, 0.0, a2 * b1)
+
+
+def scaled(x):
+    return mantissa(x), exponent(x)
+
+
+def scaled_product(m1, e1, m2, e2):
+    product = m1 * m2
+    return mantissa(product), e1 + e2 + exponent(product)
+
+
+def scaled_sum(m1, e1, m2, e2):
+    """The sum of two scaled numbers, normalised; a zero has no say in the scale."""
+    e1 = where(m1 == 0, NOWHERE, e1)
+    e2 = where(m2 == 0, NOWHERE, e2)
+    top = maximum(e1, e2)
+    total = m1 * power_of_two(e1 - top) + m2 * power_of_two(e2 - top)
+    return mantissa(total), top + exponent(total)
+
+
+def scaled_recurrence(am1, ae1, bm1, be1, am2, ae2, bm2, be2):
+    """s <- b + a*s on scaled numbers, two steps as one."""
+    am, ae = scaled_product(am1, ae1, am2, ae2)
+    bm, be = scaled_sum(bm2, be2, am2 * bm1, ae2 + be1)
+    return am, ae, bm, be
+
+
+TOTAL = Monoid(value, add, (0.0,), ("total",))
+PEAK = Monoid(value, larger, (-INF,), ("peak",))
+TROUGH = Monoid(value, smaller, (INF,), ("peak",))
+PRODUCT = Monoid(scaled, scaled_product, (1.0, 0.0), ("product_m", "product_e"))

@@ -1,0 +1,120 @@
+"""What a formula is: the records that schedules consume.
+
+Parameters of the functions in a record are found by name. A name is an operand (``x``, ``y``,
+``dy``, ``a``, ``b``), an operand at the position before in forward order (``y_before``), a
+parameter of the problem (``extent``, ``correction``, ``weight``), the position along the axis
+(``index``), or something an earlier step of the same record gives.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Monoid:
+    """An associative fold: ``lift`` makes a state of an element, ``combine`` joins two states.
+
+    ``combine`` takes the state that comes first and then the one that comes later, flattened.
+    """
+
+    lift: Callable
+    combine: Callable
+    identity: tuple[float, ...]
+    state: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sweep over the axis: fold it, then close the state into named values for what follows.
+
+    Without a monoid nothing is read and ``close`` only prepares values that are constant along
+    the axis. Without ``close`` the state itself is what the pass gives.
+    """
+
+    monoid: Monoid | None = None
+    close: Callable | None = None
+    gives: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.gives if self.close else self.monoid.state if self.monoid else ()
+
+
+@dataclass(frozen=True)
+class RowFormula:
+    """Passes over the axis, then either one value per row or one value per element.
+
+    ``finish`` (per row) or ``apply`` (per element) returns one value per output.
+    """
+
+    passes: tuple[Pass, ...] = ()
+    finish: Callable | None = None
+    apply: Callable | None = None
+
+
+@dataclass(frozen=True)
+class ScanFormula:
+    """A scan along the axis, with an optional scan the other way that runs before it.
+
+    Attributes
+    ----------
+    monoid
+        What is scanned.
+    finish
+        Makes the output of the element's operands and the scanned state.
+    inclusive
+        Whether ``finish`` sees the state with the element's own part or without it.
+    against
+        Whether the scan runs against the op's forward direction.
+    prefix
+        A scan in forward direction; its exclusive state is known to ``monoid.lift`` and
+        ``finish``.
+    """
+
+    monoid: Monoid
+    finish: Callable
+    inclusive: bool
+    against: bool
+    prefix: Monoid | None = None
+
+
+@dataclass(frozen=True)
+class SegmentFormula:
+    """Rows summed by id (forward), or gathered by id (backward): no arithmetic but the sum."""
+
+    monoid: Monoid | None = None
+
+
+Formula = RowFormula | ScanFormula | SegmentFormula
+
+
+def functions_of(formula: Formula) -> tuple[Callable, ...]:
+    """Every function a formula is made of, in a fixed order."""
+    found: list[Callable | None] = []
+    if isinstance(formula, RowFormula):
+        for step in formula.passes:
+            found += _monoid_functions(step.monoid) + [step.close]
+        found += [formula.finish, formula.apply]
+    elif isinstance(formula, ScanFormula):
+        found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
+        found += [formula.finish]
+    else:
+        found += _monoid_functions(formula.monoid)
+    return tuple(f for f in found if f is not None)
+
+
+def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
+    return [monoid.lift, monoid.combine] if monoid else []
+
+
+def specialise(function: Callable, **names: Callable) -> Callable:
+    """The same function with some of the names it calls bound to other functions."""
+    bound = types.FunctionType(
+        function.__code__, {**function.__globals__, **names}, function.__name__
+    )
+    suffix = "_".join(f.__name__ for f in names.values())
+    bound.__qualname__ = bound.__name__ = f"{function.__name__}_{suffix}"
+    return bound

@@ -1,0 +1,251 @@
+"""Reductions over one or more axes.
+
+Every backward multiplies dy by the derivative of the reduction by one element; zeros, ties, NaN and
+infinities are part of the formula.
+"""
+
+from __future__ import annotations
+
+from .folds import PEAK, PRODUCT, TOTAL, TROUGH, add
+from .primitives import (
+    INF,
+    NAN,
+    absolute,
+    exp,
+    exponent,
+    isnan,
+    ldexp,
+    log,
+    mantissa,
+    maximum,
+    power_of_two,
+    sqrt,
+    where,
+)
+from .record import Monoid, Pass, RowFormula, ScanFormula
+
+
+def total_itself(total):
+    return total
+
+
+def mean_of(total, extent):
+    return total / extent
+
+
+def peak_itself(peak):
+    return peak
+
+
+SUM = RowFormula((Pass(TOTAL),), finish=total_itself)
+MEAN = RowFormula((Pass(TOTAL),), finish=mean_of)
+MAX = RowFormula((Pass(PEAK),), finish=peak_itself)
+MIN = RowFormula((Pass(TROUGH),), finish=peak_itself)
+
+
+def spread(dy):
+    return dy
+
+
+def share(dy, extent):
+    return dy / extent
+
+
+def shared(portion):
+    return portion
+
+
+SUM_BACKWARD = RowFormula(apply=spread)
+MEAN_BACKWARD = RowFormula((Pass(close=share, gives=("portion",)),), apply=shared)
+
+
+# max and min: the elements that equal the extreme share dy by the ties policy.
+
+
+def is_extreme(x, y):
+    return (x == y) | (isnan(x) & isnan(y))
+
+
+def holds(x, y):
+    return where(is_extreme(x, y), 1.0, 0.0)
+
+
+def even_share(dy, count):
+    return dy / count
+
+
+def to_holders(x, y, portion):
+    return where(is_extreme(x, y), portion, 0.0)
+
+
+def dy_to_holders(x, y, dy):
+    return where(is_extreme(x, y), dy, 0.0)
+
+
+def position_or_inf(x, y, index):
+    return where(is_extreme(x, y), index, INF)
+
+
+def position_or_minus_inf(x, y, index):
+    return where(is_extreme(x, y), index, -INF)
+
+
+def to_winner(dy, index, peak):
+    return where(index == peak, dy, 0.0)
+
+
+EXTREME_BACKWARD = {
+    "split": RowFormula(
+        (Pass(Monoid(holds, add, (0.0,), ("count",)), even_share, ("portion",)),), apply=to_holders
+    ),
+    "all": RowFormula(apply=dy_to_holders),
+    "first": RowFormula(
+        (Pass(Monoid(position_or_inf, TROUGH.combine, (INF,), ("peak",))),), apply=to_winner
+    ),
+    "last": RowFormula(
+        (Pass(Monoid(position_or_minus_inf, PEAK.combine, (-INF,), ("peak",))),), apply=to_winner
+    ),
+}
+
+
+# prod: the product of the others is (product before) * (product after), so no division by x and
+# any number of zeros is exact.
+
+
+def product_itself(product_m, product_e):
+    return ldexp(product_m, product_e)
+
+
+def product_of_others(dy, before_m, before_e, product_m, product_e):
+    return ldexp((before_m * product_m) * mantissa(dy), (before_e + product_e) + exponent(dy))
+
+
+PROD = RowFormula((Pass(PRODUCT),), finish=product_itself)
+PROD_BACKWARD = ScanFormula(
+    PRODUCT,
+    product_of_others,
+    inclusive=False,
+    against=True,
+    prefix=Monoid(PRODUCT.lift, PRODUCT.combine, PRODUCT.identity, ("before_m", "before_e")),
+)
+
+
+# norm2: squares of numbers brought near 1 by a power of two, which is exact.
+
+
+def magnitude(x):
+    return absolute(x)
+
+
+def peak_exponent(peak):
+    # Held above -1000 so that its inverse does not overflow where the peak is subnormal.
+    e = maximum(exponent(peak), -1000.0)
+    return e, power_of_two(-e)
+
+
+def scaled_square(x, peak_scale):
+    return (x * peak_scale) * (x * peak_scale)
+
+
+def root(total, peak_e):
+    return ldexp(sqrt(total), peak_e)
+
+
+def over_norm(dy, y):
+    # x*inverse*gain with the power of two taken out of y: dy/y alone may overflow.
+    return power_of_two(-exponent(y)), where(y == 0, 0.0, dy / mantissa(y))
+
+
+def norm2_backward(x, inverse, gain):
+    return (x * inverse) * gain
+
+
+NORM2 = RowFormula(
+    (
+        Pass(
+            Monoid(magnitude, PEAK.combine, (0.0,), ("peak",)),
+            peak_exponent,
+            ("peak_e", "peak_scale"),
+        ),
+        Pass(Monoid(scaled_square, add, (0.0,), ("total",))),
+    ),
+    finish=root,
+)
+NORM2_BACKWARD = RowFormula(
+    (Pass(close=over_norm, gives=("inverse", "gain")),), apply=norm2_backward
+)
+
+
+# logsumexp
+
+
+def finite_peak(peak):
+    return where(absolute(peak) == INF, 0.0, peak)
+
+
+def exp_below(x, shift):
+    return exp(x - shift)
+
+
+def logsumexp(total, shift):
+    return log(total) + shift
+
+
+def logsumexp_backward(dy, x, y):
+    return where(y == -INF, 0.0, dy * exp(x - y))
+
+
+LOGSUMEXP = RowFormula(
+    (
+        Pass(PEAK, finite_peak, ("shift",)),
+        Pass(Monoid(exp_below, add, (0.0,), ("total",))),
+    ),
+    finish=logsumexp,
+)
+LOGSUMEXP_BACKWARD = RowFormula(apply=logsumexp_backward)
+
+
+# var and std: the mean first, then squares about it, over m = max(n - correction, 1).
+
+
+def squared_deviation(x, mean):
+    return (x - mean) * (x - mean)
+
+
+def variance(total, extent, correction):
+    return where(extent > 0, total / maximum(extent - correction, 1.0), NAN)
+
+
+def deviation(total, extent, correction):
+    return sqrt(variance(total, extent, correction))
+
+
+def var_gain(total, dy, extent, correction):
+    return total / extent, 2.0 * dy / maximum(extent - correction, 1.0)
+
+
+def var_backward(x, mean, gain):
+    return (x - mean) * gain
+
+
+def std_gain(total, dy, y, extent, correction):
+    m = maximum(extent - correction, 1.0)
+    return (
+        total / extent,
+        power_of_two(-exponent(y)),
+        where(y == 0, 0.0, dy / (m * mantissa(y))),
+    )
+
+
+def std_backward(x, mean, inverse, gain):
+    return ((x - mean) * inverse) * gain
+
+
+MEAN_PASS = Pass(TOTAL, mean_of, ("mean",))
+DEVIATIONS = Pass(Monoid(squared_deviation, add, (0.0,), ("total",)))
+VAR = RowFormula((MEAN_PASS, DEVIATIONS), finish=variance)
+STD = RowFormula((MEAN_PASS, DEVIATIONS), finish=deviation)
+VAR_BACKWARD = RowFormula((Pass(TOTAL, var_gain, ("mean", "gain")),), apply=var_backward)
+STD_BACKWARD = RowFormula(
+    (Pass(TOTAL, std_gain, ("mean", "inverse", "gain")),), apply=std_backward
+)

@@ -1,0 +1,60 @@
+"""softmax and log_softmax.
+
+With s = Σ y·dy, the Jacobian diag(y) − y·yᵀ gives dx = y·(dy − s). For log_softmax the Jacobian is
+I − 1·exp(y)ᵀ, so dx = dy − exp(y)·Σ dy.
+"""
+
+from __future__ import annotations
+
+from .folds import PEAK, TOTAL, add
+from .primitives import exp, log
+from .record import Monoid, Pass, RowFormula
+
+
+def exp_below_peak(x, peak):
+    return exp(x - peak)
+
+
+EXP_TOTAL = Monoid(exp_below_peak, add, (0.0,), ("total",))
+
+
+def softmax(x, peak, total):
+    return exp(x - peak) / total
+
+
+def log_of_total(total):
+    return log(total)
+
+
+def log_softmax(x, peak, log_total):
+    return (x - peak) - log_total
+
+
+SOFTMAX = RowFormula((Pass(PEAK), Pass(EXP_TOTAL)), apply=softmax)
+LOG_SOFTMAX = RowFormula(
+    (Pass(PEAK), Pass(EXP_TOTAL, log_of_total, ("log_total",))), apply=log_softmax
+)
+
+
+def y_dot_dy(dy, y):
+    return y * dy
+
+
+def softmax_backward(dy, y, total):
+    return y * (dy - total)
+
+
+def upstream(dy):
+    return dy
+
+
+def log_softmax_backward(dy, y, total):
+    return dy - exp(y) * total
+
+
+SOFTMAX_BACKWARD = RowFormula(
+    (Pass(Monoid(y_dot_dy, add, (0.0,), ("total",))),), apply=softmax_backward
+)
+LOG_SOFTMAX_BACKWARD = RowFormula(
+    (Pass(Monoid(upstream, TOTAL.combine, (0.0,), ("total",))),), apply=log_softmax_backward
+)

@@ -1,0 +1,254 @@
+"""Reading and writing the operands of a kernel along the op's axis.
+
+An axis is straight when it is one dimension (or several that merge into one); a bent axis is made of
+several, and its positions are walked one by one where eight of them cross the end of a run. Which of
+the two a kernel is built for is a compile key.
+"""
+
+from __future__ import annotations
+
+from numba import types
+from numba.extending import intrinsic
+
+from .edges import Edge
+from .jit import inner
+from .lanes import I64, LANES
+from .memory import (
+    AXIS,
+    AXIS_RANK,
+    CONSTANT_NAMES,
+    CONSTANTS,
+    axis_offset,
+    axis_stride,
+    column_stride,
+    unit_address,
+    word,
+)
+from .vectors import Vector, set_double, set_vector, stack, unpack, vector_at, vectors
+
+eight_doubles = stack(LANES)
+
+
+@intrinsic
+def constants(context, p):
+    """Extent, correction and weight in every lane."""
+    kind = vectors(len(CONSTANT_NAMES))
+    edge = Edge("f64")
+
+    def codegen(ctx, builder, sig, args):
+        first = builder.add(args[0], I64(8 * CONSTANTS))
+        items = [
+            edge.load_one(builder, builder.add(first, I64(8 * k)))
+            for k in range(len(CONSTANT_NAMES))
+        ]
+        return ctx.make_tuple(builder, kind, items)
+
+    return kind(types.int64), codegen
+
+
+@inner
+def stays_in_run(p, index, count):
+    """Whether ``count`` positions from ``index`` lie in one run of the innermost dimension."""
+    run = word(p, word(p, AXIS) + word(p, AXIS_RANK) - 1)
+    return index % run + count <= run
+
+
+def make_load(edge: Edge):
+    """``load(address, stride, count)`` of one operand."""
+
+    @intrinsic
+    def load(context, address, stride, count):
+        def codegen(ctx, builder, sig, args):
+            return edge.load(builder, *args)
+
+        return Vector(types.int64, types.int64, types.int64), codegen
+
+    return load
+
+
+def make_store(edge: Edge):
+    """``store(address, stride, count, v)`` of one operand."""
+
+    @intrinsic
+    def store(context, address, stride, count, v):
+        def codegen(ctx, builder, sig, args):
+            edge.store(builder, *args)
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64, Vector), codegen
+
+    return store
+
+
+def make_bent_fetch(edge: Edge):
+    load = make_load(edge)
+
+    @inner
+    def fetch(p, operand, base, stride, index, count):
+        if stays_in_run(p, index, count):
+            return load(base + axis_offset(p, operand, index), stride, count)
+        box = eight_doubles()
+        set_vector(box, load(base, stride, 0))
+        for lane in range(count):
+            one = load(base + axis_offset(p, operand, index + lane), stride, 1)
+            set_double(box + 8 * lane, one)
+        return vector_at(box)
+
+    return fetch
+
+
+def make_bent_put(edge: Edge):
+    store = make_store(edge)
+
+    @inner
+    def put(p, operand, base, stride, index, count, v):
+        if stays_in_run(p, index, count):
+            store(base + axis_offset(p, operand, index), stride, count, v)
+        else:
+            box = eight_doubles()
+            set_vector(box, v)
+            for lane in range(count):
+                one = vector_at(box + 8 * lane)
+                store(base + axis_offset(p, operand, index + lane), stride, 1, one)
+
+    return put
+
+
+def _each_operand(name: str, parameters: str, expression: str, operands, tools):
+    """A jitted function giving a tuple with one expression per operand ``o``."""
+    parts = ", ".join(expression.format(o=o, k=k) for k, o in enumerate(operands))
+    made: dict = {}
+    exec(f"def {name}({parameters}): return ({parts},)", dict(tools), made)
+    return inner(made[name])
+
+
+class Operands:
+    """The operands of a kernel in the order of the parameter block: full, row, outputs.
+
+    ``full`` operands have an element for every position of the axis, ``row`` operands one for each
+    row; ``outputs`` are either. Addresses and strides of all of them travel as tuples.
+    """
+
+    def __init__(self, element: str, full, row, outputs, bent: bool = False):
+        self.full, self.row, self.outputs = tuple(full), tuple(row), tuple(outputs)
+        self.edge = edge = Edge(element)
+        count = len(self.full) + len(self.row) + len(self.outputs)
+        self.count = count
+        self.full_at = full_at = range(len(self.full))
+        self.row_at = row_at = range(full_at.stop, full_at.stop + len(self.row))
+        self.output_at = output_at = range(row_at.stop, count)
+        tools = {
+            "unit_address": unit_address,
+            "axis_stride": axis_stride,
+            "axis_offset": axis_offset,
+            "column_stride": column_stride,
+        }
+        everything = range(count)
+        self.addresses = _each_operand(
+            "addresses", "p, unit", "unit_address(p, {o}, unit)", everything, tools
+        )
+        self.strides = _each_operand("strides", "p", "axis_stride(p, {o})", everything, tools)
+        self.fetch_rows = self._row_fetch()
+        self.store_rows = self._row_store()
+        # For columns: where position i of the axis begins, and lanes across columns.
+        self.positions = _each_operand(
+            "positions",
+            "p, addresses, index",
+            "addresses[{o}] + axis_offset(p, {o}, index)",
+            everything,
+            tools,
+        )
+        self.column_strides = _each_operand(
+            "column_strides", "p", "column_stride(p, {o})", everything, tools
+        )
+        self.fetch_columns = self._straight_fetch(full_at)
+        self.fetch_row_columns = self._straight_fetch(row_at)
+        self.put_columns = self._straight_put()
+        if bent:
+            tools = {"fetch": make_bent_fetch(edge), "put": make_bent_put(edge)}
+            self.fetch_full = _each_operand(
+                "fetch_full",
+                "p, addresses, strides, index, count",
+                "fetch(p, {o}, addresses[{o}], strides[{o}], index, count)",
+                full_at if self.full else [0],
+                tools,
+            )
+            self.put_outputs = _each_operand(
+                "put_outputs",
+                "p, addresses, strides, index, count, values",
+                "put(p, {o}, addresses[{o}], strides[{o}], index, count, values[{k}])",
+                output_at,
+                tools,
+            )
+        else:
+            self.fetch_full, self.put_outputs = self.fetch_columns, self.put_columns
+
+    def _straight_fetch(self, places):
+        edge = self.edge
+        kind = vectors(max(1, len(places)))
+
+        @intrinsic
+        def fetch(context, p, addresses, strides, index, count):
+            def codegen(ctx, builder, sig, args):
+                _, addresses_, strides_, at, n = args
+                bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
+                items = [
+                    edge.load(
+                        builder, builder.add(bases[o], builder.mul(at, steps[o])), steps[o], n
+                    )
+                    for o in places
+                ]
+                return ctx.make_tuple(builder, kind, items or [edge.zero()])
+
+            return kind(types.int64, addresses, strides, types.int64, types.int64), codegen
+
+        return fetch
+
+    def _straight_put(self):
+        edge, output_at = self.edge, self.output_at
+
+        @intrinsic
+        def put_outputs(context, p, addresses, strides, index, count, values):
+            def codegen(ctx, builder, sig, args):
+                _, addresses_, strides_, at, n, values_ = args
+                bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
+                for o, v in zip(output_at, unpack(builder, values_), strict=True):
+                    with builder.if_then(builder.icmp_signed("!=", bases[o], I64(0)), likely=True):
+                        place = builder.add(bases[o], builder.mul(at, steps[o]))
+                        edge.store(builder, place, steps[o], n, v)
+                return ctx.get_dummy_value()
+
+            kinds = (types.int64, addresses, strides, types.int64, types.int64, values)
+            return types.void(*kinds), codegen
+
+        return put_outputs
+
+    def _row_fetch(self):
+        edge, row_at = self.edge, self.row_at
+        kind = vectors(max(1, len(row_at)))
+
+        @intrinsic
+        def fetch_rows(context, addresses):
+            def codegen(ctx, builder, sig, args):
+                bases = unpack(builder, args[0])
+                items = [edge.load_one(builder, bases[o]) for o in row_at]
+                return ctx.make_tuple(builder, kind, items or [edge.zero()])
+
+            return kind(addresses), codegen
+
+        return fetch_rows
+
+    def _row_store(self):
+        edge, output_at = self.edge, self.output_at
+
+        @intrinsic
+        def store_rows(context, addresses, values):
+            def codegen(ctx, builder, sig, args):
+                bases = unpack(builder, args[0])
+                for o, v in zip(output_at, unpack(builder, args[1]), strict=True):
+                    edge.store_one(builder, bases[o], v)
+                return ctx.get_dummy_value()
+
+            return types.void(addresses, values), codegen
+
+        return store_rows

@@ -1,0 +1,141 @@
+"""Kernels as machine code: compiled on demand, kept in memory and on disk.
+
+The stock cache of Numba misses on closures, goes stale when a callee in another file changes, and
+mixes up kernels of the same qualified name. Here a kernel is filed under a digest of the package's
+sources, of the formula's code and of Numba's version, next to the CPU's features, which Numba adds.
+Where nothing is writable, kernels are compiled in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import types
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numba
+from numba.core import caching, sigutils
+from numba.core.ccallback import CFunc
+
+from ...formulas.record import Formula, functions_of
+
+SIGNATURE = "void(int64, int64, int64)"
+_lock = threading.Lock()
+
+
+def cache_directory() -> Path:
+    """Where kernels are kept: ``PULLBACK_CACHE_DIR``, else a folder of the user's cache."""
+    chosen = os.environ.get("PULLBACK_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "pullback"
+
+
+@cache
+def source_digest() -> str:
+    """Digest of every source file a kernel's code could come from."""
+    package = Path(__file__).resolve().parents[2]
+    digest = hashlib.sha256(numba.__version__.encode())
+    for folder in ("formulas", "schedules/numba"):
+        for path in sorted((package / folder).glob("*.py")):
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def code_digest(functions: tuple[Callable, ...]) -> str:
+    """Digest of what functions compute, following the functions they call."""
+    digest = hashlib.sha256()
+    seen: set[int] = set()
+
+    def add(function: Callable) -> None:
+        if id(function) in seen or not isinstance(function, types.FunctionType):
+            return
+        seen.add(id(function))
+        code = function.__code__
+        digest.update(code.co_code + repr((code.co_consts, code.co_names)).encode())
+        for name in code.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, types.FunctionType):
+                add(value)
+            elif isinstance(value, float):
+                digest.update(repr((name, value)).encode())
+
+    for function in functions:
+        add(function)
+    return digest.hexdigest()[:16]
+
+
+class _Locator(caching._CacheLocator):
+    """Files a kernel in the cache directory, under the digest of the sources."""
+
+    def __init__(self, function, path):
+        self._function = function
+
+    def get_cache_path(self):
+        return str(cache_directory() / source_digest())
+
+    def get_source_stamp(self):
+        return source_digest()
+
+    def get_disambiguator(self):
+        return self._function.__name__
+
+    @classmethod
+    def from_function(cls, function, path):
+        locator = cls(function, path)
+        try:
+            locator.ensure_cache_path()
+        except OSError:
+            return None
+        return locator
+
+
+class _Files(caching.CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012 - the attribute Numba reads
+
+
+class _KernelCache(caching.FunctionCache):
+    _impl_class = _Files
+
+    def __init__(self, function, key: str):
+        super().__init__(function)
+        self._kernel_key = key
+
+    def _index_key(self, sig, codegen):
+        return (sig, codegen.magic_tuple(), self._kernel_key)
+
+
+class Kernel:
+    """A compiled kernel: ``address`` of a C function (parameter block, begin, end)."""
+
+    def __init__(self, name: str, function: CFunc):
+        self.name = name
+        self._function = function
+        self.address: int = function.address
+        self.from_cache: bool = function.cache_hits > 0
+
+
+def compile_kernel(name: str, formula: Formula, make: Callable[[], Callable]) -> Kernel:
+    """Compile what ``make`` builds, or load it if it was compiled before under the same key."""
+    python_function = make()
+    key = f"{name}-{code_digest(functions_of(formula))}"
+    python_function.__name__ = python_function.__qualname__ = f"kernel_{key.replace('-', '_')}"
+    with _lock:
+        signature = sigutils.normalize_signature(SIGNATURE)
+        function = CFunc(
+            python_function, signature, locals={}, options={"error_model": "numpy"}
+        )
+        try:
+            function._cache = _KernelCache(python_function, key)
+        except (RuntimeError, OSError, AttributeError):
+            pass  # nowhere to write, or another Numba: compile in memory
+        try:
+            function.compile()
+        except OSError:
+            function._cache = caching.NullCache()
+            function.compile()
+    return Kernel(name, function)

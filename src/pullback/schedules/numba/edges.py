@@ -1,0 +1,217 @@
+"""Where storage meets arithmetic: eight elements in, eight elements out.
+
+Every element is widened to float64 when it is read and rounded once to its storage type when it is
+written (float16 and bfloat16 from the float32 nearest to the float64 value).
+"""
+
+from __future__ import annotations
+
+import platform
+
+from llvmlite import binding, ir
+from numba.core import cgutils
+
+from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, constant, splat
+
+FLOAT = ir.FloatType()
+FLOATS = ir.VectorType(FLOAT, LANES)
+HALVES = ir.VectorType(ir.HalfType(), LANES)
+I16 = ir.IntType(16)
+SHORTS = ir.VectorType(I16, LANES)
+INTS = ir.VectorType(I32, LANES)
+
+ITEMSIZE = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+_STORAGE = {"f64": DOUBLE, "f32": FLOAT, "f16": I16, "bf16": I16}
+
+
+def has_native_half() -> bool:
+    """Whether LLVM's half conversions are instructions here; elsewhere they would be calls."""
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return True
+    return bool(binding.get_host_cpu_features().get("f16c", False))
+
+
+def _ints(value: int) -> ir.Constant:
+    return constant([value] * LANES, I32)
+
+
+def _half_to_float_by_bits(builder, v):
+    """float16 to float32 in integer arithmetic, exact on all 65536 values."""
+    u = builder.zext(v, INTS)
+    sign = builder.shl(builder.and_(u, _ints(0x8000)), _ints(16))
+    size = builder.and_(u, _ints(0x7FFF))
+    shifted = builder.shl(size, _ints(13))
+    scale = builder.bitcast(_ints(0x77800000), FLOATS)  # 2**112 rebiases the exponent
+    number = builder.bitcast(builder.fmul(builder.bitcast(shifted, FLOATS), scale), INTS)
+    special = builder.or_(shifted, _ints(0x7F800000))
+    bits = builder.select(builder.icmp_unsigned(">=", size, _ints(0x7C00)), special, number)
+    return builder.bitcast(builder.or_(bits, sign), FLOATS)
+
+
+def _float_to_half_by_bits(builder, v):
+    """float32 to float16, round to nearest even, in integer arithmetic."""
+    u = builder.bitcast(v, INTS)
+    sign = builder.and_(builder.lshr(u, _ints(16)), _ints(0x8000))
+    size = builder.and_(u, _ints(0x7FFFFFFF))
+    odd = builder.and_(builder.lshr(size, _ints(13)), _ints(1))
+    rounded = builder.add(builder.add(size, _ints(0xFFF)), odd)
+    normal = builder.lshr(builder.sub(rounded, _ints(0x38000000)), _ints(13))
+    half = builder.bitcast(_ints(0x3F000000), FLOATS)  # adding 0.5 aligns a subnormal's last bit
+    lifted = builder.bitcast(builder.fadd(builder.bitcast(size, FLOATS), half), INTS)
+    subnormal = builder.sub(lifted, _ints(0x3F000000))
+    bits = builder.select(
+        builder.icmp_unsigned("<", size, _ints(0x38800000)), subnormal, normal
+    )
+    bits = builder.select(builder.icmp_unsigned(">=", size, _ints(0x47800000)), _ints(0x7C00), bits)
+    bits = builder.select(builder.icmp_unsigned(">", size, _ints(0x7F800000)), _ints(0x7E00), bits)
+    return builder.trunc(builder.or_(bits, sign), SHORTS)
+
+
+def _bfloat_to_float(builder, v):
+    return builder.bitcast(builder.shl(builder.zext(v, INTS), _ints(16)), FLOATS)
+
+
+def _float_to_bfloat(builder, v):
+    """Round to nearest even; a NaN stays a NaN."""
+    u = builder.bitcast(v, INTS)
+    odd = builder.and_(builder.lshr(u, _ints(16)), _ints(1))
+    rounded = builder.add(u, builder.add(odd, _ints(0x7FFF)))
+    quiet = builder.or_(u, _ints(0x400000))
+    bits = builder.select(builder.fcmp_unordered("uno", v, v), quiet, rounded)
+    return builder.trunc(builder.lshr(bits, _ints(16)), SHORTS)
+
+
+def widen(builder, v, element: str, native_half: bool):
+    """Eight stored elements as eight float64."""
+    if element == "f64":
+        return v
+    if element == "bf16":
+        v = _bfloat_to_float(builder, v)
+    elif element == "f16" and native_half:
+        v = builder.fpext(builder.bitcast(v, HALVES), FLOATS)
+    elif element == "f16":
+        v = _half_to_float_by_bits(builder, v)
+    return builder.fpext(v, DOUBLES)
+
+
+def narrow(builder, v, element: str, native_half: bool):
+    """Eight float64 as eight stored elements."""
+    if element == "f64":
+        return v
+    v = builder.fptrunc(v, FLOATS)
+    if element == "bf16":
+        return _float_to_bfloat(builder, v)
+    if element == "f16" and native_half:
+        return builder.bitcast(builder.fptrunc(v, HALVES), SHORTS)
+    if element == "f16":
+        return _float_to_half_by_bits(builder, v)
+    return v
+
+
+class Edge:
+    """Loads and stores of one element type, as emitters of LLVM code."""
+
+    def __init__(self, element: str, native_half: bool | None = None):
+        self.element = element
+        self.native_half = has_native_half() if native_half is None else native_half
+        self.item = ITEMSIZE[element]
+        self.storage = _STORAGE[element]
+        self.stored = ir.VectorType(self.storage, LANES)
+
+    def load(self, builder, address, stride, count):
+        """Up to eight elements ``stride`` bytes apart as float64; absent lanes are 0."""
+        packed = self._is_packed(builder, stride, count)
+        with builder.if_else(packed, likely=True) as (then, otherwise):
+            with then:
+                near = builder.load(builder.inttoptr(address, self.stored.as_pointer()))
+                near.align = self.item
+                near_block = builder.block
+            with otherwise:
+                far = builder.call(self._gather(builder.module), [address, stride, count])
+                far_block = builder.block
+        v = builder.phi(self.stored)
+        v.add_incoming(near, near_block)
+        v.add_incoming(far, far_block)
+        return widen(builder, v, self.element, self.native_half)
+
+    def store(self, builder, address, stride, count, v):
+        """The first ``count`` lanes, each rounded once."""
+        v = narrow(builder, v, self.element, self.native_half)
+        packed = self._is_packed(builder, stride, count)
+        with builder.if_else(packed, likely=True) as (then, otherwise):
+            with then:
+                pointer = builder.inttoptr(address, self.stored.as_pointer())
+                builder.store(v, pointer).align = self.item
+            with otherwise:
+                builder.call(self._scatter(builder.module), [address, stride, count, v])
+
+    @staticmethod
+    def zero():
+        """Eight zeros, for the place of an operand that is not there."""
+        return ir.Constant(DOUBLES, None)
+
+    def load_one(self, builder, address):
+        """One element in every lane."""
+        value = builder.load(builder.inttoptr(address, self.storage.as_pointer()))
+        return widen(builder, splat(builder, value), self.element, self.native_half)
+
+    def store_one(self, builder, address, v):
+        """Lane 0."""
+        v = narrow(builder, v, self.element, self.native_half)
+        value = builder.extract_element(v, I32(0))
+        builder.store(value, builder.inttoptr(address, self.storage.as_pointer()))
+
+    def _is_packed(self, builder, stride, count):
+        return builder.and_(
+            builder.icmp_signed("==", stride, I64(self.item)),
+            builder.icmp_signed("==", count, I64(LANES)),
+        )
+
+    def _gather(self, module):
+        return self._elementwise(module, "gather", self.stored, [I64] * 3, self._emit_gather)
+
+    def _scatter(self, module):
+        kinds = [*[I64] * 3, self.stored]
+        return self._elementwise(module, "scatter", ir.VoidType(), kinds, self._emit_scatter)
+
+    def _elementwise(self, module, name, result, kinds, emit):
+        """An out-of-line function of the module: lanes one by one."""
+        name = f"pullback_{name}_{self.element}"
+        function = module.globals.get(name)
+        if function is None:
+            function = ir.Function(module, ir.FunctionType(result, kinds), name)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            emit(ir.IRBuilder(function.append_basic_block()), *function.args)
+        return function
+
+    def _emit_gather(self, builder, address, stride, count):
+        box = builder.alloca(self.stored)
+        box.align = 64
+        builder.store(ir.Constant(self.stored, None), box)
+        slots = builder.bitcast(box, self.storage.as_pointer())
+        whole = builder.icmp_signed("==", count, I64(LANES))
+        with builder.if_then(whole):
+            v = ir.Constant(self.stored, ir.Undefined)
+            at = address
+            for lane in range(LANES):
+                value = builder.load(builder.inttoptr(at, self.storage.as_pointer()))
+                v = builder.insert_element(v, value, I32(lane))
+                at = builder.add(at, stride)
+            builder.ret(v)
+        with cgutils.for_range(builder, count, intp=I64) as loop:
+            at = builder.add(address, builder.mul(loop.index, stride))
+            value = builder.load(builder.inttoptr(at, self.storage.as_pointer()))
+            builder.store(value, builder.gep(slots, [loop.index]))
+        builder.ret(builder.load(box))
+
+    def _emit_scatter(self, builder, address, stride, count, v):
+        box = builder.alloca(self.stored)
+        box.align = 64
+        builder.store(v, box)
+        slots = builder.bitcast(box, self.storage.as_pointer())
+        with cgutils.for_range(builder, count, intp=I64) as loop:
+            at = builder.add(address, builder.mul(loop.index, stride))
+            value = builder.load(builder.gep(slots, [loop.index]))
+            builder.store(value, builder.inttoptr(at, self.storage.as_pointer()))
+        builder.ret_void()

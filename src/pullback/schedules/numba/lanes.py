@@ -1,0 +1,222 @@
+"""Formulas written out as LLVM instructions on eight float64 lanes.
+
+A formula is straight-line scalar Python. Called once with ``Lanes`` in place of numbers it emits its
+own arithmetic as vector instructions, so nothing but loops is left for Numba to compile. There is no
+fast-math flag and no contraction: the bits of a lane depend on nothing but its own values, and LLVM
+splits the lanes over whatever registers the CPU has.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from functools import cache
+
+from llvmlite import ir
+
+LANES = 8
+
+DOUBLE = ir.DoubleType()
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+DOUBLES = ir.VectorType(DOUBLE, LANES)
+LONGS = ir.VectorType(I64, LANES)
+
+
+def constant(values, lane: ir.Type) -> ir.Constant:
+    return ir.Constant(ir.VectorType(lane, LANES), list(values))
+
+
+def doubles(value: float) -> ir.Constant:
+    return constant([value] * LANES, DOUBLE)
+
+
+def longs(value: int) -> ir.Constant:
+    return constant([value] * LANES, I64)
+
+
+def shuffle(builder, v, order):
+    return builder.shuffle_vector(v, v, constant(order, I32))
+
+
+def splat(builder, scalar):
+    empty = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
+    first = builder.insert_element(empty, scalar, I32(0))
+    return builder.shuffle_vector(first, empty, constant([0] * LANES, I32))
+
+
+class Truth:
+    """A truth value per lane."""
+
+    __slots__ = ("builder", "v")
+
+    def __init__(self, builder, v):
+        self.builder, self.v = builder, v
+
+    def __and__(self, other: Truth) -> Truth:
+        return Truth(self.builder, self.builder.and_(self.v, other.v))
+
+    def __or__(self, other: Truth) -> Truth:
+        return Truth(self.builder, self.builder.or_(self.v, other.v))
+
+    def __bool__(self):
+        raise TypeError("a formula must use where(), not if: lanes may differ")
+
+
+class Lanes:
+    """A number per lane, with the arithmetic of a float."""
+
+    __slots__ = ("builder", "v")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, builder, v):
+        self.builder, self.v = builder, v
+
+    def __add__(self, other):
+        return Lanes(self.builder, self.builder.fadd(self.v, _ir(other)))
+
+    def __radd__(self, other):
+        return Lanes(self.builder, self.builder.fadd(_ir(other), self.v))
+
+    def __sub__(self, other):
+        return Lanes(self.builder, self.builder.fsub(self.v, _ir(other)))
+
+    def __rsub__(self, other):
+        return Lanes(self.builder, self.builder.fsub(_ir(other), self.v))
+
+    def __mul__(self, other):
+        return Lanes(self.builder, self.builder.fmul(self.v, _ir(other)))
+
+    def __rmul__(self, other):
+        return Lanes(self.builder, self.builder.fmul(_ir(other), self.v))
+
+    def __truediv__(self, other):
+        return Lanes(self.builder, self.builder.fdiv(self.v, _ir(other)))
+
+    def __rtruediv__(self, other):
+        return Lanes(self.builder, self.builder.fdiv(_ir(other), self.v))
+
+    def __neg__(self):
+        return Lanes(self.builder, self.builder.fneg(self.v))
+
+    def _compare(self, sign, other):
+        return Truth(self.builder, self.builder.fcmp_ordered(sign, self.v, _ir(other)))
+
+    def __eq__(self, other):
+        return self._compare("==", other)
+
+    def __lt__(self, other):
+        return self._compare("<", other)
+
+    def __le__(self, other):
+        return self._compare("<=", other)
+
+    def __gt__(self, other):
+        return self._compare(">", other)
+
+    def __ge__(self, other):
+        return self._compare(">=", other)
+
+
+def _ir(value):
+    return value.v if isinstance(value, Lanes) else doubles(float(value))
+
+
+def _builder(*values):
+    return next(v.builder for v in values if isinstance(v, (Lanes, Truth)))
+
+
+def _call(name, *args):
+    """Call an LLVM intrinsic on vectors, which llvmlite has no name for."""
+    builder = _builder(*args)
+    name = f"{name}.v{LANES}f64"
+    function = builder.module.globals.get(name)
+    if function is None:
+        kind = ir.FunctionType(DOUBLES, [DOUBLES] * len(args))
+        function = ir.Function(builder.module, kind, name)
+    return Lanes(builder, builder.call(function, [_ir(a) for a in args]))
+
+
+def where(condition, a, b):
+    builder = condition.builder
+    return Lanes(builder, builder.select(condition.v, _ir(a), _ir(b)))
+
+
+def isnan(v):
+    return Truth(v.builder, v.builder.fcmp_unordered("uno", v.v, v.v))
+
+
+def absolute(v):
+    return _call("llvm.fabs", v)
+
+
+def sqrt(v):
+    return _call("llvm.sqrt", v)
+
+
+def rint(v):
+    return _call("llvm.rint", v)
+
+
+def fma(a, b, c):
+    return _call("llvm.fma", a, b, c)
+
+
+def maximum(a, b):
+    builder = _builder(a, b)
+    first = builder.fcmp_ordered(">=", _ir(a), _ir(b))
+    return Lanes(builder, builder.select(first, _ir(a), _ir(b)))
+
+
+def _frexp_bits(v):
+    """Bits of v with subnormals lifted by 2**54, which lanes count, which were lifted."""
+    builder = v.builder
+    size = absolute(v)
+    counts = (size > 0.0) & (size < float("inf"))
+    lifted = size < 2.0**-1022
+    bits = builder.bitcast(where(lifted, v * 2.0**54, v).v, LONGS)
+    return bits, counts, lifted
+
+
+def mantissa(v):
+    builder = v.builder
+    bits, counts, _ = _frexp_bits(v)
+    kept = builder.and_(bits, longs(~(0x7FF << 52) & (2**64 - 1)))
+    half = builder.bitcast(builder.or_(kept, longs(0x3FE << 52)), DOUBLES)
+    return where(counts, Lanes(builder, half), v)
+
+
+def exponent(v):
+    builder = v.builder
+    bits, counts, lifted = _frexp_bits(v)
+    field = builder.and_(builder.lshr(bits, longs(52)), longs(0x7FF))
+    bias = builder.select(lifted.v, longs(1022 + 54), longs(1022))
+    value = builder.sitofp(builder.sub(field, bias), DOUBLES)
+    return where(counts, Lanes(builder, value), 0.0)
+
+
+def power_of_two(e):
+    """2**e, with e held to the normal range. The exponent field comes out of a magic sum."""
+    builder = e.builder
+    held = where(e > -1022.0, e, -1022.0)
+    held = where(held < 1023.0, held, 1023.0)
+    # Adding 2**52 + 1023 leaves the biased exponent in the low bits of the sum.
+    field = builder.bitcast((held + (2.0**52 + 1023.0)).v, LONGS)
+    return Lanes(builder, builder.bitcast(builder.shl(field, longs(52)), DOUBLES))
+
+
+def traced(function: Callable, primitives: tuple[tuple[str, Callable], ...]) -> Callable:
+    """The same code object with its primitives bound to functions on ``Lanes``."""
+    return _traced(function, primitives)
+
+
+@cache
+def _traced(function, primitives):
+    bound = dict(primitives)
+    names = dict(function.__globals__)
+    for name in function.__code__.co_names:
+        if name in bound:
+            names[name] = bound[name]
+        elif isinstance(names.get(name), types.FunctionType):
+            names[name] = _traced(names[name], primitives)
+    return types.FunctionType(function.__code__, names, function.__name__)

@@ -1,0 +1,154 @@
+"""Row formulas with the eight lanes along the axis.
+
+The axis is cut into blocks of ``BLOCK`` elements. Within a block, element i belongs to lane i mod 8
+and a lane folds its elements in order; the lanes join by a tree, then the blocks in order. That
+order depends on the extent alone: the columns schedule builds the same one.
+"""
+
+from __future__ import annotations
+
+
+from ...formulas.record import RowFormula
+from .access import Operands, constants
+from .bind import BoundPass, per_element, per_row
+from .jit import inner
+from .lanes import LANES
+from .memory import BLOCKS, EXTENT, word
+from .vectors import counting, first_lanes, no_vectors
+
+BLOCK = 4096
+
+
+def make_block_fold(fold, operands: Operands):
+    """Fold the elements [start, stop) of one row; lane 0 of the result holds their state."""
+    lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
+    join_lanes, fetch_full = fold.join_lanes, operands.fetch_full
+
+    @inner
+    def block_fold(p, const, row, known, addresses, strides, start, stop):
+        state = identity()
+        whole = start + (stop - start) // LANES * LANES
+        for i in range(start, whole, LANES):
+            full = fetch_full(p, addresses, strides, i, LANES)
+            state = combine(state, lift(counting(i, 1), const, full, row, known))
+        if whole < stop:
+            full = fetch_full(p, addresses, strides, whole, stop - whole)
+            more = combine(state, lift(counting(whole, 1), const, full, row, known))
+            state = keep(first_lanes(stop - whole), more, state)
+        return join_lanes(state)
+
+    return block_fold
+
+
+def make_summary(formula: RowFormula, element: str, operands: Operands):
+    """All passes over one row: ``summary(p, const, row, addresses, strides)``, and its names."""
+
+    @inner
+    def nothing(p, const, row, addresses, strides):
+        return no_vectors()
+
+    summary, known = nothing, ("",)
+    for step in formula.passes:
+        bound = BoundPass(step, element, operands.full, operands.row, known)
+        summary = _with_pass(summary, bound, operands)
+        known = known + step.names
+    return summary, known
+
+
+def _with_pass(before, bound: BoundPass, operands: Operands):
+    close = bound.close
+    if bound.fold is None:
+
+        @inner
+        def prepared(p, const, row, addresses, strides):
+            return close(const, row, before(p, const, row, addresses, strides), no_vectors())
+
+        return prepared
+
+    fold = bound.fold
+    block_fold = make_block_fold(fold, operands)
+    combine, identity, spread = fold.combine, fold.identity, fold.spread
+
+    @inner
+    def passed(p, const, row, addresses, strides):
+        known = before(p, const, row, addresses, strides)
+        extent = word(p, EXTENT)
+        state = identity()
+        for b in range(word(p, BLOCKS)):
+            start = b * BLOCK
+            stop = min(start + BLOCK, extent)
+            part = block_fold(p, const, row, known, addresses, strides, start, stop)
+            state = combine(state, part)
+        return close(const, row, known, spread(state, 0))
+
+    return passed
+
+
+def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
+    """``kernel(p, begin, end)`` over whole rows."""
+    summary, known = make_summary(formula, element, operands)
+    outputs = len(operands.outputs)
+    all_addresses, all_strides = operands.addresses, operands.strides
+    fetch_rows = operands.fetch_rows
+    if formula.finish:
+        finish = per_row(formula.finish, element, operands.row, known, (), outputs)
+        store_rows = operands.store_rows
+
+        def kernel(p, begin, end):
+            const = constants(p)
+            strides = all_strides(p)
+            for unit in range(begin, end):
+                addresses = all_addresses(p, unit)
+                row = fetch_rows(addresses)
+                found = summary(p, const, row, addresses, strides)
+                store_rows(addresses, finish(const, row, found, no_vectors()))
+
+        return kernel
+
+    apply = per_element(formula.apply, element, operands.full, operands.row, known, outputs)
+    fetch_full, put_outputs = operands.fetch_full, operands.put_outputs
+
+    @inner
+    def apply_range(p, const, row, known, addresses, strides, start, stop):
+        whole = start + (stop - start) // LANES * LANES
+        for i in range(start, whole, LANES):
+            full = fetch_full(p, addresses, strides, i, LANES)
+            values = apply(counting(i, 1), const, full, row, known)
+            put_outputs(p, addresses, strides, i, LANES, values)
+        if whole < stop:
+            full = fetch_full(p, addresses, strides, whole, stop - whole)
+            values = apply(counting(whole, 1), const, full, row, known)
+            put_outputs(p, addresses, strides, whole, stop - whole, values)
+
+    if is_pointwise(formula):
+
+        def kernel(p, begin, end):
+            const = constants(p)
+            strides = all_strides(p)
+            extent, blocks = word(p, EXTENT), word(p, BLOCKS)
+            for unit in range(begin, end):
+                addresses = all_addresses(p, unit // blocks)
+                row = fetch_rows(addresses)
+                found = summary(p, const, row, addresses, strides)
+                start = unit % blocks * BLOCK
+                stop = min(start + BLOCK, extent)
+                apply_range(p, const, row, found, addresses, strides, start, stop)
+
+        return kernel
+
+    def kernel(p, begin, end):
+        const = constants(p)
+        strides = all_strides(p)
+        extent = word(p, EXTENT)
+        for unit in range(begin, end):
+            addresses = all_addresses(p, unit)
+            row = fetch_rows(addresses)
+            found = summary(p, const, row, addresses, strides)
+            apply_range(p, const, row, found, addresses, strides, 0, extent)
+
+    return kernel
+
+
+def is_pointwise(formula: RowFormula) -> bool:
+    """Whether elements of a row do not depend on each other, so that a unit may be one block."""
+    return formula.finish is None and all(step.monoid is None for step in formula.passes)

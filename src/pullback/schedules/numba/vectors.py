@@ -1,0 +1,268 @@
+"""Vectors inside Numba: one opaque type, tuples of it, and intrinsics that emit traced code.
+
+Numba sees vectors only as values that pass between intrinsics; all arithmetic on them is emitted by
+:mod:`.lanes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, Lanes, constant, doubles, shuffle, splat
+
+
+class VectorType(types.Type):
+    def __init__(self):
+        super().__init__(name="pullback.vector")
+
+
+Vector = VectorType()
+
+
+@register_model(VectorType)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager, kind):
+        super().__init__(manager, kind, DOUBLES)
+
+
+def vectors(size: int):
+    return types.UniTuple(Vector, size)
+
+
+def unpack(builder, values) -> list:
+    return cgutils.unpack_tuple(builder, values)
+
+
+def pack(context, builder, kind, values):
+    """A Numba tuple of vectors; numbers are spread over the lanes, none at all becomes one zero."""
+    items = [v.v if isinstance(v, Lanes) else doubles(float(v)) for v in values] or [doubles(0.0)]
+    return context.make_tuple(builder, kind, items)
+
+
+def parameters(function: Callable) -> tuple[str, ...]:
+    """The names of a formula function's parameters."""
+    code = function.__code__
+    return code.co_varnames[: code.co_argcount]
+
+
+class Names:
+    """Where a schedule keeps each named value: a tuple parameter and a position in it."""
+
+    def __init__(self, **tuples: Sequence[str]):
+        self.places = {
+            name: (place, k) for place, names in tuples.items() for k, name in enumerate(names)
+        }
+
+    def pick(self, function: Callable, held: dict[str, list]) -> list:
+        """The arguments of a formula function, by the names of its parameters."""
+        wanted = parameters(function)
+        missing = [n for n in wanted if n not in self.places]
+        if missing:
+            raise TypeError(f"{function.__qualname__} asks for {missing}, which no operand gives")
+        return [held[place][k] for place, k in (self.places[n] for n in wanted)]
+
+
+def emit_call(function: Callable, names: Names, size: int):
+    """An emitter calling a formula function on what ``names`` picks out of tuples of lanes."""
+
+    def emit(builder, **tuples):
+        held = {k: [Lanes(builder, v) for v in values] for k, values in tuples.items()}
+        result = function(*names.pick(function, held))
+        return list(result) if size > 1 else [result]
+
+    return emit
+
+
+@intrinsic
+def no_vectors(context):
+    """The tuple that stands for no known values: one zero."""
+    kind = vectors(1)
+
+    def codegen(ctx, builder, sig, args):
+        return pack(ctx, builder, kind, [])
+
+    return kind(), codegen
+
+
+@intrinsic
+def first_lanes(context, count):
+    """1.0 in the first ``count`` lanes, 0.0 in the others."""
+
+    def codegen(ctx, builder, sig, args):
+        inside = builder.icmp_signed("<", constant(range(LANES), I64), splat(builder, args[0]))
+        return builder.select(inside, doubles(1.0), doubles(0.0))
+
+    return Vector(types.int64), codegen
+
+
+@intrinsic
+def only_lane(context, lane):
+    """1.0 in one lane, 0.0 in the others."""
+
+    def codegen(ctx, builder, sig, args):
+        there = builder.icmp_signed("==", constant(range(LANES), I64), splat(builder, args[0]))
+        return builder.select(there, doubles(1.0), doubles(0.0))
+
+    return Vector(types.int64), codegen
+
+
+@intrinsic
+def counting(context, start, step):
+    """start, start + step, ... as floats: positions along an axis."""
+
+    def codegen(ctx, builder, sig, args):
+        offsets = builder.mul(constant(range(LANES), I64), splat(builder, args[1]))
+        return builder.sitofp(builder.add(splat(builder, args[0]), offsets), DOUBLES)
+
+    return Vector(types.int64, types.int64), codegen
+
+
+@intrinsic
+def vector_at(context, address):
+    """Eight float64 of scratch."""
+
+    def codegen(ctx, builder, sig, args):
+        v = builder.load(builder.inttoptr(args[0], DOUBLES.as_pointer()))
+        v.align = 8
+        return v
+
+    return Vector(types.int64), codegen
+
+
+@intrinsic
+def set_vector(context, address, v):
+    def codegen(ctx, builder, sig, args):
+        builder.store(args[1], builder.inttoptr(args[0], DOUBLES.as_pointer())).align = 8
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64, Vector), codegen
+
+
+@intrinsic
+def set_double(context, address, v):
+    """Lane 0 to one float64 of scratch."""
+
+    def codegen(ctx, builder, sig, args):
+        lane = builder.extract_element(args[1], I32(0))
+        builder.store(lane, builder.inttoptr(args[0], DOUBLE.as_pointer()))
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64, Vector), codegen
+
+
+def tuple_intrinsics(size: int):
+    """``read``, ``write``, ``read_one``, ``write_one``, ``spread`` and ``keep`` for a state."""
+    kind = vectors(size)
+
+    @intrinsic
+    def read(context, address, pitch):
+        """A state whose components lie ``pitch`` bytes apart."""
+
+        def codegen(ctx, builder, sig, args):
+            items = []
+            for k in range(size):
+                at = builder.add(args[0], builder.mul(args[1], I64(k)))
+                v = builder.load(builder.inttoptr(at, DOUBLES.as_pointer()))
+                v.align = 8
+                items.append(v)
+            return ctx.make_tuple(builder, kind, items)
+
+        return kind(types.int64, types.int64), codegen
+
+    @intrinsic
+    def write(context, address, pitch, state):
+        def codegen(ctx, builder, sig, args):
+            for k, v in enumerate(unpack(builder, args[2])):
+                at = builder.add(args[0], builder.mul(args[1], I64(k)))
+                builder.store(v, builder.inttoptr(at, DOUBLES.as_pointer())).align = 8
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, types.int64, kind), codegen
+
+    @intrinsic
+    def read_one(context, address):
+        """A state of single float64, side by side, in every lane."""
+
+        def codegen(ctx, builder, sig, args):
+            pointer = builder.inttoptr(args[0], DOUBLE.as_pointer())
+            singles = [builder.load(builder.gep(pointer, [I64(k)])) for k in range(size)]
+            items = [splat(builder, v) for v in singles]
+            return ctx.make_tuple(builder, kind, items)
+
+        return kind(types.int64), codegen
+
+    @intrinsic
+    def write_one(context, address, state):
+        def codegen(ctx, builder, sig, args):
+            pointer = builder.inttoptr(args[0], DOUBLE.as_pointer())
+            for k, v in enumerate(unpack(builder, args[1])):
+                builder.store(builder.extract_element(v, I32(0)), builder.gep(pointer, [I64(k)]))
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, kind), codegen
+
+    @intrinsic
+    def spread(context, state, lane):
+        """One lane of a state in every lane."""
+
+        def codegen(ctx, builder, sig, args):
+            at = builder.trunc(args[1], I32)
+            singles = [builder.extract_element(v, at) for v in unpack(builder, args[0])]
+            items = [splat(builder, v) for v in singles]
+            return ctx.make_tuple(builder, kind, items)
+
+        return kind(kind, types.int64), codegen
+
+    @intrinsic
+    def keep(context, mask, a, b):
+        """``a`` where the mask is 1, else ``b``."""
+
+        def codegen(ctx, builder, sig, args):
+            on = builder.fcmp_ordered("!=", args[0], doubles(0.0))
+            pairs = zip(unpack(builder, args[1]), unpack(builder, args[2]), strict=True)
+            items = [builder.select(on, x, y) for x, y in pairs]
+            return ctx.make_tuple(builder, kind, items)
+
+        return kind(Vector, kind, kind), codegen
+
+    return read, write, read_one, write_one, spread, keep
+
+
+def concatenate(first: int, second: int):
+    """Two tuples of vectors as one."""
+    kind = vectors(first + second)
+
+    @intrinsic
+    def joined(context, a, b):
+        def codegen(ctx, builder, sig, args):
+            items = [*unpack(builder, args[0]), *unpack(builder, args[1])]
+            return ctx.make_tuple(builder, kind, items)
+
+        return kind(vectors(first), vectors(second)), codegen
+
+    return joined
+
+
+def rotated(builder, items, distance):
+    return [shuffle(builder, v, [(i + distance) % LANES for i in range(LANES)]) for v in items]
+
+
+def stack(count: int):
+    """An intrinsic giving the address of that many float64 on the kernel's stack."""
+
+    @intrinsic
+    def allocate(context):
+        def codegen(ctx, builder, sig, args):
+            with builder.goto_entry_block():
+                box = builder.alloca(ir.ArrayType(DOUBLE, count))
+                box.align = 64
+            return builder.ptrtoint(box, I64)
+
+        return types.int64(), codegen
+
+    return allocate
