@@ -12,8 +12,9 @@ import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+from .catalog import kinds
 from .errors import InvalidProblemError, UnsupportedError
 from .vocabulary import (
     BinaryKind,
@@ -51,6 +52,8 @@ MAX_RANK = 64
 
 # Byte offsets are computed in int64.
 _MAX_BYTES = 2**63 - 1
+
+_KindT = TypeVar("_KindT", ScanKind, ReduceKind, SoftmaxKind, BinaryKind)
 
 # NaN differs from itself, so descriptors (and the plan caches keyed by them) would never match
 # unless every NaN parameter is one and the same object.
@@ -155,6 +158,14 @@ def _ties(value: object, allowed: tuple[Ties, ...]) -> Ties:
     return ties
 
 
+def parse_kind(enum_class: type[_KindT], value: object, family: str) -> _KindT:
+    """An enum member; or the plain name of a kind that the catalog has beyond the enum's."""
+    if isinstance(value, str) and type(value) is str and value in kinds(family):
+        known = enum_class._value2member_map_.get(value, value)
+        return known  # type: ignore[return-value]
+    return parse_enum(enum_class, value, "kind")
+
+
 class _Normalized:
     """Mix-in that lets ``__post_init__`` of a frozen dataclass store the normalised fields."""
 
@@ -172,7 +183,7 @@ class _Scan(_Normalized):
     element: ElementKind = ElementKind.F32
 
     def __post_init__(self) -> None:
-        kind = parse_enum(ScanKind, self.kind, "kind")
+        kind = parse_kind(ScanKind, self.kind, "scan")
         element = element_kind(self.element)
         shape = normalize_shape(self.input_shape, "input_shape", element.itemsize)
         self._put(
@@ -237,7 +248,7 @@ class _Reduce(_Normalized):
     correction: int | float = 1
 
     def __post_init__(self) -> None:
-        kind = parse_enum(ReduceKind, self.kind, "kind")
+        kind = parse_kind(ReduceKind, self.kind, "reduce")
         element = element_kind(self.element)
         shape = normalize_shape(self.input_shape, "input_shape", element.itemsize)
         self._put(
@@ -320,7 +331,7 @@ class _Softmax(_Normalized):
     element: ElementKind = ElementKind.F32
 
     def __post_init__(self) -> None:
-        kind = parse_enum(SoftmaxKind, self.kind, "kind")
+        kind = parse_kind(SoftmaxKind, self.kind, "softmax")
         element = element_kind(self.element)
         shape = normalize_shape(self.input_shape, "input_shape", element.itemsize)
         self._put(
@@ -363,7 +374,7 @@ class _BinaryParam(_Normalized):
     _param_sign: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        kind = parse_enum(BinaryKind, self.kind, "kind")
+        kind = parse_kind(BinaryKind, self.kind, "lerp")
         element = element_kind(self.element)
         param = _real(self.param, "param")
         self._put(

@@ -114,9 +114,12 @@ def make_bent_put(edge: Edge):
     return put
 
 
-def _each_operand(name: str, parameters: str, expression: str, operands, tools):
+def _each_operand(name: str, parameters: str, expression: str, operands, tools, written=()):
     """A jitted function giving a tuple with one expression per operand ``o``."""
-    parts = ", ".join(expression.format(o=o, k=k) for k, o in enumerate(operands))
+    written = written or operands
+    parts = ", ".join(
+        expression.format(o=o, w=w) for o, w in zip(operands, written, strict=True)
+    )
     made: dict = {}
     exec(f"def {name}({parameters}): return ({parts},)", dict(tools), made)
     return inner(made[name])
@@ -129,10 +132,12 @@ class Operands:
     row; ``outputs`` are either. Addresses and strides of all of them travel as tuples.
     """
 
-    def __init__(self, element: str, full, row, outputs, bent: bool = False):
+    def __init__(self, element: str, full, row, outputs, bent: bool = False, written=None):
         self.full, self.row, self.outputs = tuple(full), tuple(row), tuple(outputs)
+        # A formula gives all outputs; only those at these positions are written.
+        self.written = tuple(range(len(self.outputs))) if written is None else written
         self.edge = edge = Edge(element)
-        count = len(self.full) + len(self.row) + len(self.outputs)
+        count = len(self.full) + len(self.row) + len(self.written)
         self.count = count
         self.full_at = full_at = range(len(self.full))
         self.row_at = row_at = range(full_at.stop, full_at.stop + len(self.row))
@@ -176,9 +181,10 @@ class Operands:
             self.put_outputs = _each_operand(
                 "put_outputs",
                 "p, addresses, strides, index, count, values",
-                "put(p, {o}, addresses[{o}], strides[{o}], index, count, values[{k}])",
+                "put(p, {o}, addresses[{o}], strides[{o}], index, count, values[{w}])",
                 output_at,
                 tools,
+                self.written,
             )
         else:
             self.fetch_full, self.put_outputs = self.fetch_columns, self.put_columns
@@ -205,17 +211,17 @@ class Operands:
         return fetch
 
     def _straight_put(self):
-        edge, output_at = self.edge, self.output_at
+        edge, output_at, written = self.edge, self.output_at, self.written
 
         @intrinsic
         def put_outputs(context, p, addresses, strides, index, count, values):
             def codegen(ctx, builder, sig, args):
                 _, addresses_, strides_, at, n, values_ = args
                 bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
-                for o, v in zip(output_at, unpack(builder, values_), strict=True):
-                    with builder.if_then(builder.icmp_signed("!=", bases[o], I64(0)), likely=True):
-                        place = builder.add(bases[o], builder.mul(at, steps[o]))
-                        edge.store(builder, place, steps[o], n, v)
+                given = unpack(builder, values_)
+                for o, w in zip(output_at, written, strict=True):
+                    place = builder.add(bases[o], builder.mul(at, steps[o]))
+                    edge.store(builder, place, steps[o], n, given[w])
                 return ctx.get_dummy_value()
 
             kinds = (types.int64, addresses, strides, types.int64, types.int64, values)

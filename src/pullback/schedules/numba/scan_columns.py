@@ -183,6 +183,7 @@ def _both_ways(parts: ScanParts, operands: Operands):
     chunk_scratch = stack(WIDEST_SCAN_TILE * fold.size)
     p_chunk_scratch = stack((CHUNKS + 1) * WIDEST_SCAN_TILE * p_size)
     known_scratch = stack(LANES * LANES * (1 + p_size))
+    single_scratch = stack(WIDEST_SCAN_TILE * p_size)
     apart = LANES * VECTOR_BYTES
     row_of_chunks = PITCH * p_size
 
@@ -208,9 +209,12 @@ def _both_ways(parts: ScanParts, operands: Operands):
         extent, blocks = word(p, EXTENT), word(p, BLOCKS)
         block_box, chunk_box, p_chunks = block_scratch(), chunk_scratch(), p_chunk_scratch()
         known_box = known_scratch()
-        # Row b of the kept carries: for each component a plane of whole tiles.
-        plane = word(p, TILES) * PITCH
-        kept = word(p, SCRATCH) + outer * blocks * p_size * plane + left // word(p, TILE) * PITCH
+        # Row b of the kept carries: for each component a plane of whole tiles. A single block
+        # has none to keep, and its carry is read from the stack.
+        plane = word(p, TILES) * word(p, TILE) * 8
+        kept = word(p, SCRATCH) + outer * blocks * p_size * plane + left * 8
+        if blocks == 1:
+            kept, plane = single_scratch(), PITCH
         for c in range(0, width, LANES):
             write(block_box + 8 * c, PITCH, identity())
             p_write(kept + 8 * c, plane, p_identity())

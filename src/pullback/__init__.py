@@ -1,0 +1,76 @@
+"""Gradient kernels: the backward (and forward) of scans, reductions, softmax, lerp and segment sums.
+
+Numba, torch, JAX and Triton load when they are first needed, not here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .catalog import Op, catalog
+from .descriptors import (
+    BinaryParamBackwardDescriptor,
+    BinaryParamDescriptor,
+    ReduceBackwardDescriptor,
+    ReduceDescriptor,
+    ScanBackwardDescriptor,
+    ScanDescriptor,
+    SegmentSumBackwardDescriptor,
+    SegmentSumDescriptor,
+    SoftmaxBackwardDescriptor,
+    SoftmaxDescriptor,
+    UnsortedSegmentSumBackwardDescriptor,
+    UnsortedSegmentSumDescriptor,
+)
+from .errors import (
+    BufferTooSmallError,
+    InvalidProblemError,
+    MisalignedOperandError,
+    PullbackError,
+    UnsupportedError,
+    WorkspaceTooSmallError,
+)
+from .functional import FUNCTIONS
+from .plan import (
+    BinaryParamBackwardPlan,
+    BinaryParamPlan,
+    ReduceBackwardPlan,
+    ReducePlan,
+    ScanBackwardPlan,
+    ScanPlan,
+    SegmentSumBackwardPlan,
+    SegmentSumPlan,
+    SoftmaxBackwardPlan,
+    SoftmaxPlan,
+    UnsortedSegmentSumBackwardPlan,
+    UnsortedSegmentSumPlan,
+)
+from .tensor_ref import TensorRef
+from .threads import get_num_threads, set_num_threads
+from .vocabulary import (
+    BackendKind,
+    BinaryKind,
+    ElementKind,
+    KernelSku,
+    MathPrecision,
+    OpCategory,
+    OutOfRange,
+    PlanPreference,
+    PrecisionGuarantee,
+    ReduceKind,
+    ScanKind,
+    SegmentKind,
+    SoftmaxKind,
+    Stream,
+    Ties,
+)
+
+__version__ = "0.1.0"
+
+globals().update(FUNCTIONS)
+
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("annotations", "Any")]
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(f"module 'pullback' has no attribute {name!r}")

@@ -1,0 +1,353 @@
+"""The functions: each finds or makes the plan for its arguments and runs it once.
+
+A function of the catalog gets its signature from its family and its docstring from its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import descriptors as d
+from . import plan as p
+from .catalog import Op, catalog
+from .errors import InvalidProblemError
+from .interop import View, empty, empty_like, is_writable_kind, mark_written, output_view, restore
+from .interop import view as view_of
+from .threads import get_num_threads
+
+# Plans by (op.name, shape, dtype and parameters), so that a repeated call does not validate again.
+_plans: dict[tuple, p.Plan] = {}
+_MOST_PLANS = 4096
+
+
+def _plan(key: tuple, make: Callable[[], p.Plan]) -> p.Plan:
+    plan = _plans.get(key)
+    if plan is None:
+        plan = make()
+        if len(_plans) >= _MOST_PLANS:
+            _plans.clear()
+        _plans[key] = plan
+    return plan
+
+
+def _float_view(array: Any, name: str) -> View:
+    v = view_of(array, name)
+    if v.element is None:
+        raise InvalidProblemError(f"{name}: expected a float array, got {v.dtype}")
+    return v
+
+
+def _execute(plan: p.Plan, views: dict[str, View]) -> None:
+    plan.check_views(views)
+    plan.check_values(views)
+    plan.execute(views, 0, 0, plan.preference.threads or get_num_threads())
+
+
+class _Output:
+    """Where a result goes: the caller's ``out``, or a new array like an operand."""
+
+    def __init__(self, out: Any, like: Any, shape: tuple[int, ...], v: View, name: str):
+        self.given, self.like = out, like
+        if out is not None:
+            self.array = out
+        elif shape == v.shape and is_writable_kind(like):
+            self.array = empty_like(like, name=name)
+        else:
+            self.array = empty(like, shape, v.dtype, name=name)
+        self.view = output_view(self.array, "out" if out is not None else name)
+
+    def result(self) -> Any:
+        if self.given is not None:
+            mark_written(self.given)
+            return self.given
+        return self.array if is_writable_kind(self.like) else restore(self.like, self.array)
+
+
+def _run_same_shape(op: Op, make, key: tuple, arrays: dict[str, Any], views, out: Any) -> Any:
+    """Ops whose operands all have one shape and whose only output has it too."""
+    lead = next(iter(views))
+    plan = _plan(key, make)
+    target = _Output(out, arrays[lead], views[lead].shape, views[lead], op.outputs[0])
+    views[op.outputs[0]] = target.view
+    _execute(plan, views)
+    return target.result()
+
+
+def run_scan(op: Op, arrays: dict[str, Any], axis: int, reverse: bool, ties: Any, out: Any) -> Any:
+    views = {n: _float_view(a, n) for n, a in arrays.items()}
+    lead = next(iter(views.values()))
+    key = (op.name, lead.shape, lead.dtype, axis, reverse, ties)
+
+    def make() -> p.Plan:
+        fields = dict(scan_axis=axis, reverse=reverse, element=lead.dtype)
+        if op.direction == "forward":
+            return p.ScanPlan.select(d.ScanDescriptor(op.kind, lead.shape, **fields))
+        if ties is not None:
+            fields["ties"] = ties
+        return p.ScanBackwardPlan.select(d.ScanBackwardDescriptor(op.kind, lead.shape, **fields))
+
+    return _run_same_shape(op, make, key, arrays, views, out)
+
+
+def run_softmax(op: Op, arrays: dict[str, Any], axis: int, out: Any) -> Any:
+    views = {n: _float_view(a, n) for n, a in arrays.items()}
+    lead = next(iter(views.values()))
+    key = (op.name, lead.shape, lead.dtype, axis)
+
+    def make() -> p.Plan:
+        fields = dict(softmax_axis=axis, element=lead.dtype)
+        if op.direction == "forward":
+            return p.SoftmaxPlan.select(d.SoftmaxDescriptor(op.kind, lead.shape, **fields))
+        descriptor = d.SoftmaxBackwardDescriptor(op.kind, lead.shape, **fields)
+        return p.SoftmaxBackwardPlan.select(descriptor)
+
+    return _run_same_shape(op, make, key, arrays, views, out)
+
+
+def _kept(v: View, axes: tuple[int, ...], rank: int, name: str) -> View:
+    """A view with the reduced axes at length 1, where they had been squeezed out."""
+    if len(v.shape) == rank or len(v.shape) != rank - len(axes):
+        return v
+    shape, strides = list(v.shape), list(v.strides)
+    for a in axes:
+        shape.insert(a, 1)
+        strides.insert(a, 0)
+    return View(
+        v.address, tuple(shape), tuple(strides), v.element, v.dtype, v.itemsize, v.device,
+        v.writable, v.owner,
+    )  # fmt: skip
+
+
+def run_reduce(op: Op, x: Any, axis: Any, keepdims: bool, correction: float, out: Any) -> Any:
+    v = _float_view(x, "x")
+    axis_key = tuple(axis) if isinstance(axis, list) else axis
+
+    def make() -> p.Plan:
+        return p.ReducePlan.select(
+            d.ReduceDescriptor(op.kind, v.shape, axis_key, v.dtype, correction)
+        )
+
+    plan = _plan((op.name, v.shape, v.dtype, axis_key, correction), make)
+    axes, kept = plan.descriptor.axes, plan.descriptor.y_shape()
+    shape = kept if keepdims else tuple(n for k, n in enumerate(v.shape) if k not in axes)
+    target = _Output(out, x, shape, v, "y")
+    if target.view.shape != shape:
+        raise InvalidProblemError(f"out: expected shape {shape}, got {target.view.shape}")
+    _execute(plan, {"x": v, "y": _kept(target.view, axes, len(v.shape), "out")})
+    return target.result()
+
+
+def run_reduce_backward(
+    op: Op, arrays: dict[str, Any], shape: Any, axis: Any, correction: float, ties: Any, out: Any
+) -> Any:
+    views = {n: _float_view(a, n) for n, a in arrays.items()}
+    dy = views["dy"]
+    if "x" in views:
+        shape = views["x"].shape
+    elif not isinstance(shape, tuple):
+        shape = d.normalize_shape(shape, "shape")
+    axis_key = tuple(axis) if isinstance(axis, list) else axis
+
+    def make() -> p.Plan:
+        fields = dict(reduce_axis=axis_key, element=dy.dtype, correction=correction)
+        if ties is not None:
+            fields["ties"] = ties
+        return p.ReduceBackwardPlan.select(d.ReduceBackwardDescriptor(op.kind, shape, **fields))
+
+    plan = _plan((op.name, shape, dy.dtype, axis_key, correction, ties), make)
+    axes = plan.descriptor.axes
+    for name in ("dy", "y"):
+        if name in views:
+            views[name] = _kept(views[name], axes, len(shape), name)
+    like = "x" if "x" in arrays else "dy"
+    target = _Output(out, arrays[like], shape, views[like], "dx")
+    views["dx"] = target.view
+    _execute(plan, views)
+    return target.result()
+
+
+def run_lerp(op: Op, a: Any, b: Any, weight: Any, out: Any) -> Any:
+    views = {"a": _float_view(a, "a"), "b": _float_view(b, "b")}
+    lead = views["a"]
+    weight = _weight(weight)
+
+    def make() -> p.Plan:
+        return p.BinaryParamPlan.select(
+            d.BinaryParamDescriptor(op.kind, lead.shape, lead.dtype, weight)
+        )
+
+    key = (op.name, lead.shape, lead.dtype, _weight_key(weight))
+    return _run_same_shape(op, make, key, {"a": a, "b": b}, views, out)
+
+
+def run_lerp_backward(op: Op, dy: Any, weight: Any, out: Any) -> tuple[Any, Any]:
+    v = _float_view(dy, "dy")
+    weight = _weight(weight)
+    if out is None:
+        out = (None, None)
+    elif not isinstance(out, (tuple, list)) or len(out) != 2:
+        raise InvalidProblemError(f"out: expected a pair (da, db), got {type(out).__name__}")
+
+    def make() -> p.Plan:
+        return p.BinaryParamBackwardPlan.select(
+            d.BinaryParamBackwardDescriptor(op.kind, v.shape, v.dtype, weight)
+        )
+
+    plan = _plan((op.name, v.shape, v.dtype, _weight_key(weight)), make)
+    targets = [_Output(o, dy, v.shape, v, n) for o, n in zip(out, op.outputs, strict=True)]
+    _execute(plan, {"dy": v, "da": targets[0].view, "db": targets[1].view})
+    return targets[0].result(), targets[1].result()
+
+
+def _weight(weight: Any) -> float:
+    try:
+        return float(weight)
+    except (TypeError, ValueError):
+        raise InvalidProblemError(
+            f"weight: expected a number, got {type(weight).__name__}"
+        ) from None
+
+
+def _weight_key(weight: float) -> Any:
+    """A key under which NaN finds itself and -0.0 is not 0.0."""
+    return weight.hex()
+
+
+def _rows_view(v: View, name: str) -> tuple[View, tuple[int, ...]]:
+    """A view of (rows, everything else), and the shape of everything else."""
+    if not v.shape:
+        raise InvalidProblemError(f"{name}: expected at least one dimension, got shape ()")
+    rest = v.shape[1:]
+    width, stride = 1, v.itemsize
+    for n, s in zip(reversed(rest), reversed(v.strides[1:]), strict=True):
+        if n == 1:
+            continue
+        if width == 1:
+            stride = s
+        elif s != stride * width:
+            raise InvalidProblemError(
+                f"{name}: expected the dimensions after the first to merge into one, got strides "
+                f"{v.strides} for shape {v.shape}"
+            )
+        width *= n
+    return View(
+        v.address, (v.shape[0], width), (v.strides[0], stride), v.element, v.dtype, v.itemsize,
+        v.device, v.writable, v.owner,
+    ), rest  # fmt: skip
+
+
+def run_segment(
+    op: Op, input: Any, segment_ids: Any, num_segments: Any, is_sorted: bool, oor: Any, out: Any
+) -> Any:
+    v, rest = _rows_view(_float_view(input, "input"), "input")
+    ids = view_of(segment_ids, "segment_ids")
+    names = (d.UnsortedSegmentSumDescriptor, p.UnsortedSegmentSumPlan)
+    if is_sorted:
+        names = (d.SegmentSumDescriptor, p.SegmentSumPlan)
+
+    def make() -> p.Plan:
+        return names[1].select(names[0](*v.shape, num_segments, v.dtype, oor))
+
+    plan = _plan((op.name, v.shape, v.dtype, num_segments, is_sorted, oor), make)
+    shape = (plan.descriptor.num_segments, *rest)
+    target = _Output(out, input, shape, v, "output")
+    _check_shape(target.view, shape)
+    output = _rows_view(target.view, "out")[0]
+    _execute(plan, {"input": v, "segment_ids": ids, "output": output})
+    return target.result()
+
+
+def run_segment_backward(op: Op, d_output: Any, segment_ids: Any, oor: Any, out: Any) -> Any:
+    v, rest = _rows_view(_float_view(d_output, "d_output"), "d_output")
+    ids = view_of(segment_ids, "segment_ids")
+    if len(ids.shape) != 1:
+        raise InvalidProblemError(f"segment_ids: expected one dimension, got shape {ids.shape}")
+    rows, (segments, width) = ids.shape[0], v.shape
+
+    def make() -> p.Plan:
+        return p.UnsortedSegmentSumBackwardPlan.select(
+            d.UnsortedSegmentSumBackwardDescriptor(rows, width, segments, v.dtype, oor)
+        )
+
+    plan = _plan((op.name, v.shape, v.dtype, rows, oor), make)
+    target = _Output(out, d_output, (rows, *rest), v, "d_input")
+    _check_shape(target.view, (rows, *rest))
+    result = _rows_view(target.view, "out")[0]
+    _execute(plan, {"d_output": v, "segment_ids": ids, "d_input": result})
+    return target.result()
+
+
+def _check_shape(v: View, shape: tuple[int, ...]) -> None:
+    if v.shape != shape:
+        raise InvalidProblemError(f"out: expected shape {shape}, got {v.shape}")
+
+
+def _signature(op: Op) -> tuple[str, str]:
+    """Parameters and body of an op's function."""
+    saves = "".join(f"{n}, " for n in ("x", "y") if n in op.needs)
+    held = ", ".join(f'"{n}": {n}' for n in ("dy", *(n for n in ("x", "y") if n in op.needs)))
+    ties = f'ties="{op.ties[0]}", ' if op.ties else ""
+    ties_value = "ties" if op.ties else "None"
+    corrected = op.kind in ("var", "std")
+    correction = "correction=1, " if corrected else ""
+    correction_value = "correction" if corrected else "1"
+    match op.family, op.direction:
+        case "scan", "forward":
+            return (
+                "x, axis=-1, *, reverse=False, out=None",
+                'run_scan(op, {"x": x}, axis, reverse, None, out)',
+            )
+        case "scan", "backward":
+            return (
+                f"dy, *, {saves}{ties}axis=-1, reverse=False, out=None",
+                f"run_scan(op, {{{held}}}, axis, reverse, {ties_value}, out)",
+            )
+        case "reduce", "forward":
+            return (
+                f"x, axis=None, *, keepdims=False, {correction}out=None",
+                f"run_reduce(op, x, axis, keepdims, {correction_value}, out)",
+            )
+        case "reduce", "backward":
+            shape = "" if "x" in op.needs else "shape, "
+            given = "None" if "x" in op.needs else "shape"
+            return (
+                f"dy, *, {saves}{shape}axis=None, {correction}{ties}out=None",
+                f"run_reduce_backward(op, {{{held}}}, {given}, axis, {correction_value}, "
+                f"{ties_value}, out)",
+            )
+        case "softmax", "forward":
+            return "x, axis=-1, *, out=None", 'run_softmax(op, {"x": x}, axis, out)'
+        case "softmax", "backward":
+            return "dy, *, y, axis=-1, out=None", f"run_softmax(op, {{{held}}}, axis, out)"
+        case "lerp", "forward":
+            return "a, b, weight, *, out=None", "run_lerp(op, a, b, weight, out)"
+        case "lerp", "backward":
+            return "dy, *, weight, out=None", "run_lerp_backward(op, dy, weight, out)"
+        case "segment", "forward":
+            return (
+                'input, segment_ids, num_segments, *, sorted=False, out_of_range="raise", out=None',
+                "run_segment(op, input, segment_ids, num_segments, sorted, out_of_range, out)",
+            )
+        case "segment", "backward":
+            return (
+                'd_output, segment_ids, *, out_of_range="raise", out=None',
+                "run_segment_backward(op, d_output, segment_ids, out_of_range, out)",
+            )
+    raise AssertionError(op)
+
+
+def make_function(op: Op) -> Callable[..., Any]:
+    """The function of an op, with the signature of its family."""
+    from .docstrings import docstring
+
+    parameters, body = _signature(op)
+    made: dict[str, Any] = {}
+    exec(f"def {op.name}({parameters}):\n    return {body}", {**globals(), "op": op}, made)
+    function = made[op.name]
+    function.__module__ = "pullback"
+    function.__doc__ = docstring(op)
+    return function
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {op.name: make_function(op) for op in catalog()}

@@ -1,0 +1,262 @@
+"""From operands to a launch: which loop nest, over which dimensions, with which kernel.
+
+What a launch computes is fixed by the problem; how it walks memory is chosen from the strides. All
+choices give the same bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from ...catalog import Op
+from ...formulas.record import RowFormula, ScanFormula, functions_of
+from ...problem import Problem
+from . import pool
+from .access import Operands
+from .columns import WIDEST_TILE, make_columns_kernel
+from .compile import Kernel, compile_kernel
+from .edges import ITEMSIZE
+from .lanes import LANES
+from .memory import CONSTANTS, OPERANDS
+from .rows import BLOCK, is_pointwise, make_rows_kernel
+from .scan_columns import WIDEST_SCAN_TILE, make_scan_columns_kernel
+from .scan_rows import SCAN_BLOCK, make_scan_rows_kernel
+from .vectors import parameters
+
+
+@dataclass
+class Layout:
+    """Dimensions after merging: the axis, the rest, and which way the lanes lie."""
+
+    schedule: str  # "rows", "bent rows" or "columns"
+    outer_sizes: list[int]
+    outer_strides: list[list[int]]  # per operand
+    axis_sizes: list[int]
+    axis_strides: list[list[int]]
+    columns: int = 0
+    column_strides: list[int] | None = None
+
+
+def operands_of(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Full and row operands that the formula really reads."""
+    formula, op = problem.formula, problem.op
+    read = {name for f in functions_of(formula) for name in parameters(f)}
+    full = [n for n in op.full if n in read]
+    full += [f"{n}_before" for n in op.full if f"{n}_before" in read]
+    return tuple(full), tuple(n for n in op.row if n in read)
+
+
+def blocks_of(problem: Problem) -> int:
+    size = SCAN_BLOCK if isinstance(problem.formula, ScanFormula) else BLOCK
+    return -(-problem.extent // size)
+
+
+def _merge(sizes: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+    """Join neighbouring dimensions that every operand walks as one."""
+    kept_sizes: list[int] = []
+    kept: list[list[int]] = [[] for _ in strides]
+    for d, size in enumerate(sizes):
+        if size == 1:
+            continue
+        joins = kept_sizes and all(k[-1] == s[d] * size for k, s in zip(kept, strides, strict=True))
+        if joins:
+            kept_sizes[-1] *= size
+            for k, s in zip(kept, strides, strict=True):
+                k[-1] = s[d]
+        else:
+            kept_sizes.append(size)
+            for k, s in zip(kept, strides, strict=True):
+                k.append(s[d])
+    return kept_sizes, kept
+
+
+def _packed(strides: Sequence[int], item: int) -> int:
+    """How many operands would be read element by element with lanes along these strides."""
+    return sum(abs(s) != item for s in strides)
+
+
+def choose_layout(problem: Problem, strides: Sequence[Sequence[int]], lane_count: int) -> Layout:
+    """Split dimensions into axis and rest and decide which way the lanes lie.
+
+    ``strides`` are per operand and dimension of the problem; the first ``lane_count`` operands and
+    the last one are walked along the lanes, the others are constant along the axis.
+    """
+    item = ITEMSIZE[problem.element]
+    shape, axes = problem.shape, problem.axes
+    per_operand = [list(s) for s in strides]
+    pointwise = isinstance(problem.formula, RowFormula) and is_pointwise(problem.formula)
+    outer = [d for d in range(len(shape)) if d not in axes]
+    guide = per_operand[-1] if lane_count == 0 else per_operand[0]
+    outer.sort(key=lambda d: -abs(guide[d]))
+    outer_sizes, outer_strides = _merge(
+        [shape[d] for d in outer], [[s[d] for d in outer] for s in per_operand]
+    )
+    axis = list(axes)
+    if pointwise:  # no order to keep: walk the axis as memory lies
+        axis.sort(key=lambda d: -abs(per_operand[-1][d]))
+    axis_sizes, axis_strides = _merge(
+        [shape[d] for d in axis], [[s[d] for d in axis] for s in per_operand]
+    )
+    if pointwise and len(axis_sizes) > 1:  # all but the innermost are independent rows
+        outer_sizes = outer_sizes + axis_sizes[:-1]
+        outer_strides = [o + a[:-1] for o, a in zip(outer_strides, axis_strides, strict=True)]
+        axis_sizes, axis_strides = axis_sizes[-1:], [a[-1:] for a in axis_strides]
+    if not axis_sizes:
+        axis_sizes, axis_strides = [1], [[item] for _ in per_operand]
+    if len(axis_sizes) > 1:
+        return Layout("bent rows", outer_sizes, outer_strides, axis_sizes, axis_strides)
+    rows = Layout("rows", outer_sizes, outer_strides, axis_sizes, axis_strides)
+    if not outer_sizes:
+        return rows
+    lanes = [*range(lane_count), len(per_operand) - 1]
+    along_axis = _packed([axis_strides[o][0] for o in lanes], item)
+    candidates = [
+        (_packed([outer_strides[o][d] for o in lanes], item), -size, d)
+        for d, size in enumerate(outer_sizes)
+    ]
+    across, negative_size, d = min(candidates)
+    extent, width = axis_sizes[0], -negative_size
+    if width < LANES or (extent >= LANES and along_axis <= across):
+        return rows
+    return Layout(
+        "columns",
+        outer_sizes[:d] + outer_sizes[d + 1 :],
+        [s[:d] + s[d + 1 :] for s in outer_strides],
+        axis_sizes,
+        axis_strides,
+        width,
+        [s[d] for s in outer_strides],
+    )
+
+
+def _along(problem: Problem, operand: str, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides over the problem's shape: an operand with one element a row stays put on the axes."""
+    if problem.shape_of(operand) == problem.shape:
+        return strides
+    return tuple(0 if d in problem.axes else s for d, s in enumerate(strides))
+
+
+@cache
+def kernel_for(
+    op: Op,
+    ties: str | None,
+    element: str,
+    schedule: str,
+    full: tuple[str, ...],
+    row: tuple[str, ...],
+    written: tuple[int, ...],
+) -> Kernel:
+    """The compiled kernel of an op for an element type and a schedule."""
+    formula = op.record(ties)
+    bent = schedule == "bent rows"
+
+    def make():
+        operands = Operands(element, full, row, op.outputs, bent, written)
+        if isinstance(formula, ScanFormula):
+            if schedule == "columns":
+                return make_scan_columns_kernel(formula, element, operands)
+            return make_scan_rows_kernel(formula, element, operands, bent)
+        if schedule == "columns":
+            return make_columns_kernel(formula, element, operands)
+        return make_rows_kernel(formula, element, operands)
+
+    outputs = "".join(op.outputs[w] for w in written)
+    name = "-".join((op.name, ties or "plain", element, schedule.replace(" ", "-"), outputs))
+    return compile_kernel(name, formula, make)
+
+
+def _bits(value: float) -> int:
+    return struct.unpack("<q", struct.pack("<d", value))[0]
+
+
+def workspace_bound(problem: Problem) -> int:
+    """Workspace that suffices whatever the strides: tiles may double the rows by rounding up."""
+    n = problem.extent
+    rows = int(np.prod(problem.shape, dtype=np.int64)) // n if n else 0
+    return Launch._scratch(problem, 2 * rows, blocks_of(problem))
+
+
+class Launch:
+    """A problem on one set of strides, ready to run on any addresses."""
+
+    def __init__(self, problem: Problem, strides: dict[str, tuple[int, ...]], threads: int):
+        op, formula = problem.op, problem.formula
+        full, row = operands_of(problem)
+        written = tuple(k for k, n in enumerate(op.outputs) if n in strides)
+        names = (*full, *row, *(op.outputs[w] for w in written))
+        self.sources = tuple(n.removesuffix("_before") for n in names)
+        table = [_along(problem, n, strides[n]) for n in self.sources]
+        layout = choose_layout(problem, table, len(full))
+        self.schedule = layout.schedule
+        self._offsets = [0] * len(table)
+        scan = isinstance(formula, ScanFormula)
+        if isinstance(formula, ScanFormula):
+            # Backwards along the axis: start at the far end with the stride turned round.
+            alone_against = formula.against and formula.prefix is None
+            if problem.reverse != alone_against:
+                for o, s in enumerate(layout.axis_strides):
+                    self._offsets[o] = (layout.axis_sizes[0] - 1) * s[0]
+                    s[0] = -s[0]
+        units = int(np.prod(layout.outer_sizes, dtype=np.int64)) if layout.outer_sizes else 1
+        blocks = blocks_of(problem)
+        tile = tiles = 0
+        if layout.schedule == "columns":
+            tile = self._tile(layout.columns, units, threads, scan)
+            tiles = -(-layout.columns // tile)
+        self.workspace = self._scratch(problem, units * max(1, tiles * tile), blocks)
+        head = [0] * (OPERANDS + 2 * len(table))
+        head[0:3] = [units, layout.axis_sizes[0], blocks]
+        if layout.schedule == "bent rows":
+            head[1] = problem.extent
+        head[4:6] = [len(layout.outer_sizes), len(layout.axis_sizes)]
+        head[6] = len(head)
+        head[7] = head[6] + len(layout.outer_sizes) * (1 + len(table))
+        head[8:11] = [layout.columns, tile, tiles]
+        constants = (float(problem.extent), float(problem.correction), problem.weight)
+        head[CONSTANTS : CONSTANTS + 3] = [_bits(v) for v in constants]
+        if layout.column_strides:
+            head[OPERANDS + 1 :: 2] = layout.column_strides
+        body = head + layout.outer_sizes + [v for s in layout.outer_strides for v in s]
+        body += layout.axis_sizes + [v for s in layout.axis_strides for v in s]
+        self._template = np.array(body, np.int64)
+        if layout.schedule == "columns":
+            units *= tiles
+        elif isinstance(formula, RowFormula) and is_pointwise(formula):
+            blocks = -(-layout.axis_sizes[0] // BLOCK)
+            self._template[2] = blocks
+            units *= blocks
+        self.units = units
+        numel = int(np.prod(problem.shape, dtype=np.int64))
+        self.traffic = numel * ITEMSIZE[problem.element] * (len(full) + len(written))
+        self.kernel = kernel_for(
+            op, problem.ties, problem.element, layout.schedule, full, row, written
+        )
+
+    @staticmethod
+    def _tile(columns: int, units: int, threads: int, scan: bool) -> int:
+        """Columns per tile: wide, but enough tiles that every thread has some."""
+        widest = WIDEST_SCAN_TILE if scan else WIDEST_TILE
+        share = -(-columns * units // (2 * threads))
+        tile = min(widest, max(64, share), columns)
+        return -(-tile // LANES) * LANES
+
+    @staticmethod
+    def _scratch(problem: Problem, rows: int, blocks: int) -> int:
+        """Bytes of workspace: prefix carries into each block of a two-way scan."""
+        formula = problem.formula
+        if not isinstance(formula, ScanFormula) or formula.prefix is None or blocks < 2:
+            return 0
+        return rows * blocks * len(formula.prefix.state) * 8
+
+    def run(self, addresses: dict[str, int], workspace: int, threads: int) -> None:
+        """Run on operands at these addresses."""
+        block = self._template.copy()
+        block[3] = workspace
+        for o, name in enumerate(self.sources):
+            block[OPERANDS + 2 * o] = addresses[name] + self._offsets[o]
+        pool.run(self.kernel.address, block.ctypes.data, self.units, self.traffic, threads)

@@ -1,0 +1,260 @@
+"""Segment sums: rows added by id, and rows copied by id.
+
+Forward, the rows of a segment are added in row order, a tile of columns at a time, in float64. Sorted
+ids give each segment a run of rows; unsorted ids are put in order by a stable counting sort of the
+row numbers in the workspace. Backward copies bits and needs no arithmetic.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ...formulas.record import SegmentFormula
+from .access import Operands
+from .bind import Fold
+from .edges import ITEMSIZE
+from .jit import inner
+from .lanes import I32, I64, LANES
+from .memory import word
+from .vectors import counting, no_vectors, stack
+
+# Words of the parameter block of a segment kernel.
+VALUES = 0  # input (forward) or d_output (backward)
+IDS = 1
+RESULT = 2
+NUM_INPUTS = 3
+NUM_COLUMNS = 4
+NUM_SEGMENTS = 5
+VALUE_ROW, VALUE_COLUMN = 6, 7  # byte strides
+ID_STRIDE = 8
+RESULT_ROW, RESULT_COLUMN = 9, 10
+ORDER = 11  # workspace: row numbers in order of id; 0 for sorted ids
+STARTS = 12  # workspace: where each segment begins in ORDER
+FLAGS = 13  # answer of a check
+WORDS = 14
+
+OUT_OF_RANGE, NOT_SORTED = 1, 2
+TILE = 256
+
+
+@intrinsic
+def _id32(context, address):
+    def codegen(ctx, builder, sig, args):
+        return builder.sext(builder.load(builder.inttoptr(args[0], I32.as_pointer())), I64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def _set_word(context, address, value):
+    def codegen(ctx, builder, sig, args):
+        builder.store(args[1], builder.inttoptr(args[0], I64.as_pointer()))
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+def make_id_at(ids: str):
+    """``id_at(p, n)``: the id of a row."""
+    wide = ids == "i64"
+
+    @inner
+    def id_at(p, n):
+        address = word(p, IDS) + n * word(p, ID_STRIDE)
+        return word(address, 0) if wide else _id32(address)
+
+    return id_at
+
+
+def make_check_kernel(ids: str):
+    """Look for ids out of range and out of order; the answer is left in ``FLAGS``.
+
+    The first offending row follows in the two words behind: (flags, row out of range, row out of
+    order).
+    """
+    id_at = make_id_at(ids)
+
+    def kernel(p, begin, end):
+        segments = word(p, NUM_SEGMENTS)
+        answer = word(p, FLAGS)
+        previous = id_at(p, begin - 1) if begin > 0 else id_at(p, begin)
+        for n in range(begin, end):
+            s = id_at(p, n)
+            if (s < 0 or s >= segments) and word(answer, 0) & OUT_OF_RANGE == 0:
+                _set_word(answer, word(answer, 0) | OUT_OF_RANGE)
+                _set_word(answer + 8, n)
+            if s < previous and word(answer, 0) & NOT_SORTED == 0:
+                _set_word(answer, word(answer, 0) | NOT_SORTED)
+                _set_word(answer + 16, n)
+            previous = s
+
+    return kernel
+
+
+def make_sort_kernel(ids: str):
+    """A stable counting sort of the rows whose id is in range."""
+    id_at = make_id_at(ids)
+
+    def kernel(p, begin, end):
+        segments, rows = word(p, NUM_SEGMENTS), word(p, NUM_INPUTS)
+        starts, order = word(p, STARTS), word(p, ORDER)
+        for s in range(segments + 1):
+            _set_word(starts + 8 * s, 0)
+        for n in range(rows):
+            s = id_at(p, n)
+            if 0 <= s < segments:
+                _set_word(starts + 8 * (s + 1), word(starts, s + 1) + 1)
+        for s in range(segments):
+            _set_word(starts + 8 * (s + 1), word(starts, s + 1) + word(starts, s))
+        # Filling moves each start to its end, which is the start of the next segment.
+        for n in range(rows):
+            s = id_at(p, n)
+            if 0 <= s < segments:
+                at = word(starts, s)
+                _set_word(order + 8 * at, n)
+                _set_word(starts + 8 * s, at + 1)
+        for back in range(segments):
+            s = segments - back
+            _set_word(starts + 8 * s, word(starts, s - 1))
+        _set_word(starts, 0)
+
+    return kernel
+
+
+def make_sum_kernel(formula: SegmentFormula, element: str, ids: str, is_sorted: bool):
+    """``kernel(p, begin, end)`` over segments."""
+    assert formula.monoid is not None
+    fold = Fold(formula.monoid, element, full=("x",))
+    lift, combine, identity, read, write = (
+        fold.lift,
+        fold.combine,
+        fold.identity,
+        fold.read,
+        fold.write,
+    )
+    # Only the value of a row travels through the fold.
+    operands = Operands(element, ("x",), (), ("y",))
+    fetch, put = operands.fetch_columns, operands.put_columns
+    id_at = make_id_at(ids)
+    scratch = stack(TILE * fold.size)
+    pitch = 8 * TILE
+
+    @inner
+    def first_row(p, segment):
+        """The first row whose id is at least ``segment``, ids being sorted."""
+        low, high = 0, word(p, NUM_INPUTS)
+        while low < high:
+            middle = (low + high) // 2
+            if id_at(p, middle) < segment:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def kernel(p, begin, end):
+        columns = word(p, NUM_COLUMNS)
+        values, value_row = word(p, VALUES), word(p, VALUE_ROW)
+        result, result_row = word(p, RESULT), word(p, RESULT_ROW)
+        steps = (word(p, VALUE_COLUMN), word(p, RESULT_COLUMN))
+        order, starts = word(p, ORDER), word(p, STARTS)
+        box = scratch()
+        nothing = no_vectors()
+        rows = word(p, NUM_INPUTS)
+        after = first_row(p, begin) if is_sorted else word(starts, begin)
+        for segment in range(begin, end):
+            first = after
+            if is_sorted:
+                while after < rows and id_at(p, after) == segment:
+                    after += 1
+            else:
+                after = word(starts, segment + 1)
+            for left in range(0, columns, TILE):
+                width = min(TILE, columns - left)
+                for c in range(0, width, LANES):
+                    write(box + 8 * c, pitch, identity())
+                for k in range(first, after):
+                    n = k if is_sorted else word(order, k)
+                    at = (values + n * value_row, 0)
+                    for c in range(0, width, LANES):
+                        full = fetch(p, at, steps, left + c, min(LANES, width - c))
+                        lifted = lift(counting(0, 0), nothing, full, nothing, nothing)
+                        state = combine(read(box + 8 * c, pitch), lifted)
+                        write(box + 8 * c, pitch, state)
+                at = (0, result + segment * result_row)
+                for c in range(0, width, LANES):
+                    put(p, at, steps, left + c, min(LANES, width - c), read(box + 8 * c, pitch))
+
+    return kernel
+
+
+def _copier(item: int):
+    """``copy(target, target_stride, source, source_stride, count)`` of elements of that size."""
+    kind = ir.IntType(8 * item)
+
+    @intrinsic
+    def copy_one(context, target, source):
+        def codegen(ctx, builder, sig, args):
+            value = builder.load(builder.inttoptr(args[1], kind.as_pointer()))
+            builder.store(value, builder.inttoptr(args[0], kind.as_pointer()))
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    @intrinsic
+    def clear_one(context, target):
+        def codegen(ctx, builder, sig, args):
+            builder.store(kind(0), builder.inttoptr(args[0], kind.as_pointer()))
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64), codegen
+
+    @intrinsic
+    def copy_eight(context, target, source):
+        def codegen(ctx, builder, sig, args):
+            eight = ir.VectorType(kind, LANES).as_pointer()
+            value = builder.load(builder.inttoptr(args[1], eight))
+            value.align = item
+            builder.store(value, builder.inttoptr(args[0], eight)).align = item
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    @inner
+    def copy(target, target_stride, source, source_stride, count):
+        whole = 0
+        if target_stride == item and source_stride == item:
+            whole = count // LANES * LANES
+            for c in range(0, whole, LANES):
+                copy_eight(target + c * item, source + c * item)
+        for c in range(whole, count):
+            copy_one(target + c * target_stride, source + c * source_stride)
+
+    @inner
+    def clear(target, target_stride, count):
+        for c in range(count):
+            clear_one(target + c * target_stride)
+
+    return copy, clear
+
+
+def make_gather_kernel(element: str, ids: str):
+    """``kernel(p, begin, end)`` over input rows."""
+    copy, clear = _copier(ITEMSIZE[element])
+    id_at = make_id_at(ids)
+
+    def kernel(p, begin, end):
+        columns, segments = word(p, NUM_COLUMNS), word(p, NUM_SEGMENTS)
+        values, value_row, value_column = word(p, VALUES), word(p, VALUE_ROW), word(p, VALUE_COLUMN)
+        result, result_row = word(p, RESULT), word(p, RESULT_ROW)
+        result_column = word(p, RESULT_COLUMN)
+        for n in range(begin, end):
+            s = id_at(p, n)
+            target = result + n * result_row
+            if 0 <= s < segments:
+                copy(target, result_column, values + s * value_row, value_column, columns)
+            else:
+                clear(target, result_column, columns)
+
+    return kernel

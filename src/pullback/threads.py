@@ -1,0 +1,62 @@
+"""How many threads a call may use. No result depends on it."""
+
+from __future__ import annotations
+
+import os
+
+from .errors import InvalidProblemError
+
+_chosen: int | None = None
+
+
+def _default() -> int:
+    text = os.environ.get("PULLBACK_NUM_THREADS", "").strip()
+    if text:
+        return _checked(int(text) if text.isdigit() else text, "PULLBACK_NUM_THREADS")
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return max(1, os.cpu_count() or 1)
+
+
+def _checked(value: object, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidProblemError(f"{what}: expected a positive integer, got {value!r}")
+    return value
+
+
+def get_num_threads() -> int:
+    """Threads used by a call that does not say otherwise.
+
+    ``PULLBACK_NUM_THREADS`` sets it at start; without it, every CPU this process may run on counts.
+
+    Examples
+    --------
+    >>> import pullback as pb
+    >>> pb.get_num_threads() >= 1
+    True
+    """
+    global _chosen
+    if _chosen is None:
+        _chosen = _default()
+    return _chosen
+
+
+def set_num_threads(n: int) -> None:
+    """Set the number of threads used by calls that do not say otherwise.
+
+    Parameters
+    ----------
+    n : int
+        At least 1. The bytes of a result are the same for any value.
+
+    Examples
+    --------
+    >>> import pullback as pb
+    >>> before = pb.get_num_threads()
+    >>> pb.set_num_threads(1)
+    >>> pb.get_num_threads()
+    1
+    >>> pb.set_num_threads(before)
+    """
+    global _chosen
+    _chosen = _checked(n, "n")
