@@ -1,11 +1,9 @@
-"""Gradient kernels: the backward (and forward) of scans, reductions, softmax, lerp and segment sums.
+"""Gradient kernels: backward and forward of scans, reductions, softmax, lerp and segment sums.
 
 Numba, torch, JAX and Triton load when they are first needed, not here.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from .catalog import Op, catalog
 from .descriptors import (
@@ -69,8 +67,56 @@ __version__ = "0.1.0"
 
 globals().update(FUNCTIONS)
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("annotations", "Any")]
-
-
-def __getattr__(name: str) -> Any:
-    raise AttributeError(f"module 'pullback' has no attribute {name!r}")
+__all__ = [
+    "BackendKind",
+    "BinaryKind",
+    "BinaryParamBackwardDescriptor",
+    "BinaryParamBackwardPlan",
+    "BinaryParamDescriptor",
+    "BinaryParamPlan",
+    "BufferTooSmallError",
+    "ElementKind",
+    "InvalidProblemError",
+    "KernelSku",
+    "MathPrecision",
+    "MisalignedOperandError",
+    "Op",
+    "OpCategory",
+    "OutOfRange",
+    "PlanPreference",
+    "PrecisionGuarantee",
+    "PullbackError",
+    "ReduceBackwardDescriptor",
+    "ReduceBackwardPlan",
+    "ReduceDescriptor",
+    "ReduceKind",
+    "ReducePlan",
+    "ScanBackwardDescriptor",
+    "ScanBackwardPlan",
+    "ScanDescriptor",
+    "ScanKind",
+    "ScanPlan",
+    "SegmentKind",
+    "SegmentSumBackwardDescriptor",
+    "SegmentSumBackwardPlan",
+    "SegmentSumDescriptor",
+    "SegmentSumPlan",
+    "SoftmaxBackwardDescriptor",
+    "SoftmaxBackwardPlan",
+    "SoftmaxDescriptor",
+    "SoftmaxKind",
+    "SoftmaxPlan",
+    "Stream",
+    "TensorRef",
+    "Ties",
+    "UnsortedSegmentSumBackwardDescriptor",
+    "UnsortedSegmentSumBackwardPlan",
+    "UnsortedSegmentSumDescriptor",
+    "UnsortedSegmentSumPlan",
+    "UnsupportedError",
+    "WorkspaceTooSmallError",
+    "catalog",
+    "get_num_threads",
+    "set_num_threads",
+    *FUNCTIONS,
+]

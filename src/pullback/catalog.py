@@ -5,7 +5,7 @@ Adding an op touches three places: its formula, a row here, its definition in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -74,7 +74,19 @@ class Op:
         return self.records[ties if self.ties and ties else next(iter(self.records))]
 
 
-def _scan(kind, formula, backward, edges, record, backward_record, saves=()):
+def _by_ties(records: Formula | Mapping[str, Formula]) -> dict[str | None, Formula]:
+    return dict(records.items()) if isinstance(records, Mapping) else {None: records}
+
+
+def _scan(
+    kind: str,
+    formula: str,
+    backward: str,
+    edges: str,
+    record: Formula,
+    backward_record: Formula | Mapping[str, Formula],
+    saves: tuple[str, ...] = (),
+) -> Iterator[Op]:
     yield Op(kind, "scan", kind, "forward", formula, ("x",), ("y",), {None: record}, edges=edges)
     yield Op(
         f"{kind}_backward",
@@ -84,13 +96,21 @@ def _scan(kind, formula, backward, edges, record, backward_record, saves=()):
         backward,
         ("dy", *saves),
         ("dx",),
-        backward_record if isinstance(backward_record, dict) else {None: backward_record},
+        _by_ties(backward_record),
         needs=frozenset(saves),
         edges=edges,
     )
 
 
-def _reduce(kind, formula, backward, edges, record, backward_record, saves=()):
+def _reduce(
+    kind: str,
+    formula: str,
+    backward: str,
+    edges: str,
+    record: Formula,
+    backward_record: Formula | Mapping[str, Formula],
+    saves: tuple[str, ...] = (),
+) -> Iterator[Op]:
     yield Op(kind, "reduce", kind, "forward", formula, ("x",), ("y",), {None: record}, edges=edges)
     yield Op(
         f"{kind}_backward",
@@ -100,14 +120,16 @@ def _reduce(kind, formula, backward, edges, record, backward_record, saves=()):
         backward,
         ("x",) if "x" in saves else (),
         ("dx",),
-        backward_record if isinstance(backward_record, dict) else {None: backward_record},
+        _by_ties(backward_record),
         row=("dy", "y") if "y" in saves else ("dy",),
         needs=frozenset(saves),
         edges=edges,
     )
 
 
-def _softmax(kind, formula, backward, edges, record, backward_record):
+def _softmax(
+    kind: str, formula: str, backward: str, edges: str, record: Formula, backward_record: Formula
+) -> Iterator[Op]:
     yield Op(kind, "softmax", kind, "forward", formula, ("x",), ("y",), {None: record}, edges=edges)
     yield Op(
         f"{kind}_backward",

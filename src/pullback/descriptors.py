@@ -161,8 +161,8 @@ def _ties(value: object, allowed: tuple[Ties, ...]) -> Ties:
 def parse_kind(enum_class: type[_KindT], value: object, family: str) -> _KindT:
     """An enum member; or the plain name of a kind that the catalog has beyond the enum's."""
     if isinstance(value, str) and type(value) is str and value in kinds(family):
-        known = enum_class._value2member_map_.get(value, value)
-        return known  # type: ignore[return-value]
+        # A kind registered at run time has no member and stands for itself.
+        return enum_class._value2member_map_.get(value, value)  # type: ignore[arg-type,return-value]
     return parse_enum(enum_class, value, "kind")
 
 

@@ -8,8 +8,8 @@ _ARRAY = "array"
 
 _PARAMETERS = {
     "x": (
-        "x : array\n    Input of the forward pass: NumPy, torch, JAX or DLPack, of float32, float64,"
-        "\n    float16 or bfloat16, any rank and strides."
+        "x : array\n    Input of the forward pass: NumPy, torch, JAX or DLPack, of float32,"
+        "\n    float64, float16 or bfloat16, any rank and strides."
     ),
     "y": "y : array\n    Saved output of the forward pass.",
     "dy": "dy : array\n    Gradient by the output of the forward pass.",

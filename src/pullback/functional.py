@@ -17,11 +17,11 @@ from .interop import view as view_of
 from .threads import get_num_threads
 
 # Plans by (op.name, shape, dtype and parameters), so that a repeated call does not validate again.
-_plans: dict[tuple, p.Plan] = {}
+_plans: dict[tuple[Any, ...], p.Plan] = {}
 _MOST_PLANS = 4096
 
 
-def _plan(key: tuple, make: Callable[[], p.Plan]) -> p.Plan:
+def _plan(key: tuple[Any, ...], make: Callable[[], p.Plan]) -> p.Plan:
     plan = _plans.get(key)
     if plan is None:
         plan = make()
@@ -64,7 +64,14 @@ class _Output:
         return self.array if is_writable_kind(self.like) else restore(self.like, self.array)
 
 
-def _run_same_shape(op: Op, make, key: tuple, arrays: dict[str, Any], views, out: Any) -> Any:
+def _run_same_shape(
+    op: Op,
+    make: Callable[[], p.Plan],
+    key: tuple[Any, ...],
+    arrays: dict[str, Any],
+    views: dict[str, View],
+    out: Any,
+) -> Any:
     """Ops whose operands all have one shape and whose only output has it too."""
     lead = next(iter(views))
     plan = _plan(key, make)
@@ -80,7 +87,7 @@ def run_scan(op: Op, arrays: dict[str, Any], axis: int, reverse: bool, ties: Any
     key = (op.name, lead.shape, lead.dtype, axis, reverse, ties)
 
     def make() -> p.Plan:
-        fields = dict(scan_axis=axis, reverse=reverse, element=lead.dtype)
+        fields: dict[str, Any] = {"scan_axis": axis, "reverse": reverse, "element": lead.dtype}
         if op.direction == "forward":
             return p.ScanPlan.select(d.ScanDescriptor(op.kind, lead.shape, **fields))
         if ties is not None:
@@ -96,7 +103,7 @@ def run_softmax(op: Op, arrays: dict[str, Any], axis: int, out: Any) -> Any:
     key = (op.name, lead.shape, lead.dtype, axis)
 
     def make() -> p.Plan:
-        fields = dict(softmax_axis=axis, element=lead.dtype)
+        fields: dict[str, Any] = {"softmax_axis": axis, "element": lead.dtype}
         if op.direction == "forward":
             return p.SoftmaxPlan.select(d.SoftmaxDescriptor(op.kind, lead.shape, **fields))
         descriptor = d.SoftmaxBackwardDescriptor(op.kind, lead.shape, **fields)
@@ -150,7 +157,11 @@ def run_reduce_backward(
     axis_key = tuple(axis) if isinstance(axis, list) else axis
 
     def make() -> p.Plan:
-        fields = dict(reduce_axis=axis_key, element=dy.dtype, correction=correction)
+        fields: dict[str, Any] = {
+            "reduce_axis": axis_key,
+            "element": dy.dtype,
+            "correction": correction,
+        }
         if ties is not None:
             fields["ties"] = ties
         return p.ReduceBackwardPlan.select(d.ReduceBackwardDescriptor(op.kind, shape, **fields))
@@ -242,7 +253,7 @@ def run_segment(
 ) -> Any:
     v, rest = _rows_view(_float_view(input, "input"), "input")
     ids = view_of(segment_ids, "segment_ids")
-    names = (d.UnsortedSegmentSumDescriptor, p.UnsortedSegmentSumPlan)
+    names: tuple[Any, type[p.Plan]] = (d.UnsortedSegmentSumDescriptor, p.UnsortedSegmentSumPlan)
     if is_sorted:
         names = (d.SegmentSumDescriptor, p.SegmentSumPlan)
 
@@ -344,7 +355,7 @@ def make_function(op: Op) -> Callable[..., Any]:
     parameters, body = _signature(op)
     made: dict[str, Any] = {}
     exec(f"def {op.name}({parameters}):\n    return {body}", {**globals(), "op": op}, made)
-    function = made[op.name]
+    function: Callable[..., Any] = made[op.name]
     function.__module__ = "pullback"
     function.__doc__ = docstring(op)
     return function

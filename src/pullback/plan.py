@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from . import descriptors as d
 from .catalog import Op, find
@@ -43,6 +43,9 @@ _CATEGORY = {
 CPU_GUARANTEE = PrecisionGuarantee(math_precision=MathPrecision.F64, accumulator=ElementKind.F64)
 
 
+_PlanT = TypeVar("_PlanT", bound="Plan")
+
+
 class Plan:
     """What all plans share. Use the ``select`` of a subclass.
 
@@ -51,7 +54,7 @@ class Plan:
     own for the call.
     """
 
-    Descriptor: ClassVar[type]
+    Descriptor: ClassVar[type[Any]]
     direction: ClassVar[str]
 
     def __init__(self, descriptor: Any, preference: PlanPreference, problem: Any, op: Op):
@@ -67,7 +70,9 @@ class Plan:
         self._skips = "db" in op.outputs
 
     @classmethod
-    def select(cls, descriptor: Any, preference: PlanPreference | None = None) -> Any:
+    def select(
+        cls: type[_PlanT], descriptor: Any, preference: PlanPreference | None = None
+    ) -> _PlanT:
         """Validate a descriptor and pick a kernel for it.
 
         Parameters
@@ -143,9 +148,7 @@ class Plan:
                 raise InvalidProblemError(f"{name}: expected shape {shapes[name]}, got {v.shape}")
             if name == "segment_ids":
                 if v.dtype not in ("i32", "i64"):
-                    raise InvalidProblemError(
-                        f"{name}: expected int32 or int64 ids, got {v.dtype}"
-                    )
+                    raise InvalidProblemError(f"{name}: expected int32 or int64 ids, got {v.dtype}")
             elif v.dtype != element:
                 raise InvalidProblemError(f"{name}: expected element {element}, got {v.dtype}")
             if v.device != "cpu":
@@ -160,7 +163,7 @@ class Plan:
                     f"{out.strides} for shape {out.shape}"
                 )
             for other, v in views.items():
-                if other == name or same_memory(out, v) and other in self._op.inputs:
+                if other == name or (same_memory(out, v) and other in self._op.inputs):
                     continue
                 if overlaps(out, v):
                     raise InvalidProblemError(
@@ -334,7 +337,7 @@ class _Backward(Plan):
         workspace: Any = None,
         stream: Stream | None = None,
     ) -> None:
-        """Write the gradient by the forward's input into ``dx``. Saves not needed are not looked at."""
+        """Write the gradient by the forward's input into ``dx``; saves not needed are ignored."""
         self._run({"dy": dy, "x": x, "y": y, "dx": dx}, workspace, stream)
 
 

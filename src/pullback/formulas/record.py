@@ -96,7 +96,7 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
     found: list[Callable | None] = []
     if isinstance(formula, RowFormula):
         for step in formula.passes:
-            found += _monoid_functions(step.monoid) + [step.close]
+            found += [*_monoid_functions(step.monoid), step.close]
         found += [formula.finish, formula.apply]
     elif isinstance(formula, ScanFormula):
         found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)

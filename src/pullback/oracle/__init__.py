@@ -1,7 +1,7 @@
 """Every op from its definition, in high precision; the yardstick the kernels are measured with.
 
 The oracle imports the standard library, numpy, ml_dtypes, mpmath and itself, nothing else of
-pullback, and follows the definitions in SPEC section 2 rather than the kernels' recurrences.
+pullback, and follows the definitions in docs/ rather than the kernels' recurrences.
 
 >>> import numpy as np
 >>> from pullback.oracle import reference, round_to, ulp_error
@@ -14,7 +14,7 @@ pullback, and follows the definitions in SPEC section 2 rather than the kernels'
 
 What it cannot catch:
 
-- a mistake in SPEC section 2 itself, which both sides follow (the tests compare with torch's
+- a mistake in the definitions themselves, which both sides follow (the tests compare with torch's
   autograd where the two agree);
 - a wrong sign of zero: mpf has only one zero;
 - anything but numbers: determinism, aliasing, writes outside the output, strides, speed;

@@ -5,7 +5,7 @@ The weight is a Python float and counts exactly, whatever the type of the tensor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from .table import EXACT, define, needed, object_array, to_terms
 Row = list[Term]
 
 
-def elementwise(formula, operands: Mapping[str, Any], *, weight: float) -> tuple[np.ndarray, ...]:
+def elementwise(
+    formula: Callable[..., tuple[Row, ...]], operands: Mapping[str, Any], *, weight: float
+) -> tuple[np.ndarray, ...]:
     """Feed all elements to the formula, which returns one list per output."""
     arrays = [to_terms(a) for a in needed(formula, operands).values()]
     shape = arrays[0].shape

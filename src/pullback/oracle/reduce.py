@@ -1,6 +1,6 @@
 """Reductions. A formula sees the reduced elements as one row in C order; dy and y are scalars.
 
-Infinities and nan follow IEEE on the formula as written, with the exceptions of SPEC section 2:
+Infinities and nan follow IEEE on the formula as written, with the exceptions of docs/reduce.md:
 a norm2 or std with y = 0, or a logsumexp with y = -inf, has gradient 0 whatever dy is; max and
 min give dy where x equals y (nan equals nan) and 0 elsewhere, also for an infinite dy.
 logsumexp with +inf in the row is +inf; its gradient there is dy · exp(inf - inf), a nan, and 0
@@ -9,7 +9,7 @@ beside it. The mean of a row with an infinity is infinite or nan, so var and std
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,11 @@ Axis = int | Sequence[int] | None
 
 
 def reduction(
-    formula, operands: Mapping[str, Any], *, axis: Axis = None, correction=None
+    formula: Callable[..., Term],
+    operands: Mapping[str, Any],
+    *,
+    axis: Axis = None,
+    correction: float | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Feed the elements along the axes to the formula; the output has the keepdims shape."""
     x = to_terms(needed(formula, operands)["x"])
@@ -56,13 +60,13 @@ def reduction(
 
 
 def spread(
-    formula,
+    formula: Callable[..., Row],
     operands: Mapping[str, Any],
     *,
-    shape=None,
+    shape: Sequence[int] | None = None,
     axis: Axis = None,
-    correction=None,
-    ties=None,
+    correction: float | None = None,
+    ties: str | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Feed scalars dy and y and the row x to the formula; the output has the shape of x.
 
@@ -77,7 +81,7 @@ def spread(
     for name in arrays.keys() - {"x"}:
         if arrays[name].shape != kept:
             raise ValueError(f"{name} must have shape {kept}, not {arrays[name].shape}")
-    call = with_options(formula, correction=correction, ties=ties)
+    call: Callable[..., Row] = with_options(formula, correction=correction, ties=ties)
 
     def row(*rows: Row) -> Row:
         named = zip(arrays, rows, strict=True)

@@ -1,7 +1,7 @@
 """Scans. A formula sees one row, first element first; ``reverse`` flips rows before and after.
 
 Infinities and nan: a term which contains one counts as IEEE has it, with these exceptions, all
-from SPEC section 2. cummax and cummin: the first nan holds the extreme from its place on.
+from docs/scan.md. cummax and cummin: the first nan holds the extreme from its place on.
 logcumsumexp_backward: dx is 0 where x is -inf, and a position with y = -inf contributes
 nothing, whatever dy is there. Where x = y = +inf the weight exp(inf - inf) is nan; a finite x
 before or after it gets weight exp(x - inf) = 0 from there, and no nan.
@@ -9,7 +9,7 @@ before or after it gets weight exp(x - inf) = 0 from there, and no nan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -32,14 +32,19 @@ Row = list[Term]
 
 
 def scan(
-    formula, operands: Mapping[str, Any], *, axis: int = -1, reverse: bool = False, ties=None
+    formula: Callable[..., Row],
+    operands: Mapping[str, Any],
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    ties: str | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Feed rows along one axis to the formula."""
     arrays = [to_terms(a) for a in needed(formula, operands).values()]
     if any(a.shape != arrays[0].shape for a in arrays):
         raise ValueError(f"operand shapes differ: {[a.shape for a in arrays]}")
     axes = normalized_axes(int(axis), arrays[0].ndim)
-    call = with_options(formula, ties=ties)
+    call: Callable[..., Row] = with_options(formula, ties=ties)
     step = -1 if reverse else 1
 
     def row(*rows: Row) -> Row:

@@ -6,7 +6,7 @@ backward writes 0 there. IEEE throughout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,11 @@ Row = list[Term]
 
 
 def segments(
-    formula, operands: Mapping[str, Any], *, num_segments=None, out_of_range: str | None = None
+    formula: Callable[..., Row],
+    operands: Mapping[str, Any],
+    *,
+    num_segments: int | None = None,
+    out_of_range: str | None = None,
 ) -> tuple[np.ndarray, ...]:
     """Feed the columns of the first operand, with the ids, to the formula."""
     values, raw_ids = needed(formula, operands).values()

@@ -1,13 +1,13 @@
 """softmax and log_softmax over one axis.
 
-The forward is max-shifted (SPEC section 2), which decides the special rows: with a nan, a +inf
+The forward is max-shifted (docs/softmax.md), which decides the special rows: with a nan, a +inf
 or nothing but -inf in it (x - max is inf - inf), the whole row is nan. A -inf beside finite
 numbers gives 0, and -inf for log_softmax. The backward is IEEE on the formula.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from .table import EXACT, LOGS, define
 Row = list[Term]
 
 
-def rows(formula, operands: Mapping[str, Any], *, axis: int = -1) -> tuple[np.ndarray, ...]:
+def rows(
+    formula: Callable[..., Row], operands: Mapping[str, Any], *, axis: int = -1
+) -> tuple[np.ndarray, ...]:
     """Feed rows along one axis to the formula."""
     return scan(formula, operands, axis=axis)
 

@@ -7,7 +7,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -46,15 +46,19 @@ class Definition:
 
 _TABLE: dict[str, Definition] = {}
 
+_FormulaT = TypeVar("_FormulaT", bound=Callable[..., Any])
 
-def define(name: str, layout: Callable, outputs: str, bits: int = BITS) -> Callable:
+
+def define(
+    name: str, layout: Callable[..., Any], outputs: str, bits: int = BITS
+) -> Callable[[_FormulaT], _FormulaT]:
     """Register a formula.
 
     The formula's positional parameters name the operands it needs. ``layout`` feeds it rows
     and returns one array of terms per name in ``outputs`` (separated by spaces).
     """
 
-    def register(formula: Callable) -> Callable:
+    def register(formula: _FormulaT) -> _FormulaT:
         _TABLE[name] = Definition(formula, layout, tuple(outputs.split()), bits)
         return formula
 
@@ -77,7 +81,7 @@ def reference(name: str, operands: Mapping[str, Any], **params: Any) -> dict[str
         Arrays of float64, float32, float16 or bfloat16 (ids: integers). A reduction's dy and y
         have the keepdims shape. Operands the op does not need may be present or missing.
     **params
-        The op's parameters, as in SPEC section 1.1; None means the default.
+        The op's parameters, as its function takes them; None means the default.
 
     Returns
     -------
@@ -115,7 +119,7 @@ def to_terms(array: Any) -> np.ndarray:
     return object_array([Term(mpf(v)) for v in exact.ravel().tolist()], array.shape)
 
 
-def needed(formula: Callable, operands: Mapping[str, Any]) -> dict[str, Any]:
+def needed(formula: Callable[..., Any], operands: Mapping[str, Any]) -> dict[str, Any]:
     """Return the operands the formula names, in its order."""
     wanted = [p.name for p in _parameters(formula) if p.kind is not p.KEYWORD_ONLY]
     missing = [name for name in wanted if operands.get(name) is None]
@@ -124,7 +128,7 @@ def needed(formula: Callable, operands: Mapping[str, Any]) -> dict[str, Any]:
     return {name: operands[name] for name in wanted}
 
 
-def with_options(formula: Callable, **options: Any) -> Callable:
+def with_options(formula: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Bind those options which the formula declares and which are not None."""
     declared = {p.name for p in _parameters(formula) if p.kind is p.KEYWORD_ONLY}
     return functools.partial(
@@ -137,7 +141,7 @@ def check_option(name: str, value: str, allowed: Sequence[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
-def _parameters(formula: Callable) -> list[inspect.Parameter]:
+def _parameters(formula: Callable[..., Any]) -> list[inspect.Parameter]:
     return list(inspect.signature(formula).parameters.values())
 
 

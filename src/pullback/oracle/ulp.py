@@ -104,4 +104,5 @@ def ulp_error(actual: Any, ref: Reference, element: str) -> np.ndarray:
     pairs = zip(actual.astype(np.float64).reshape(-1), ref.value.reshape(-1), strict=True)
     with mp.workprec(BITS):
         errors = [_error(float(a), v, form) for a, v in pairs]
-    return np.array(errors, dtype=np.float64).reshape(actual.shape)
+    shaped: np.ndarray = np.array(errors, dtype=np.float64).reshape(actual.shape)
+    return shaped
