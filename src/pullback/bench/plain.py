@@ -1,0 +1,178 @@
+"""Every op as one would write it in NumPy: the NumPy contender, and in float64 the check.
+
+The formulas are the textbook ones, with a division where a product is undone; they are right for
+the data of the benchmark, which has no zeros. ``axes`` is a tuple; a scan or softmax has one axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def _from_end(accumulate: Callable, v: Array, axis: int) -> Array:
+    return np.flip(accumulate(np.flip(v, axis), axis), axis)
+
+
+def _suffix_sum(v: Array, axis: int) -> Array:
+    return _from_end(lambda a, k: np.cumsum(a, k, dtype=v.dtype), v, axis)
+
+
+def _total(v: Array, axes: tuple[int, ...]) -> Array:
+    return np.sum(v, axes, keepdims=True, dtype=v.dtype)
+
+
+def _log_sum(x: Array, axes: tuple[int, ...], correction: float) -> Array:
+    peak = np.max(x, axes, keepdims=True)
+    return peak + np.log(_total(np.exp(x - peak), axes))
+
+
+def _softmax(x: Array, axes: tuple[int, ...], correction: float) -> Array:
+    shifted = np.exp(x - np.max(x, axes, keepdims=True))
+    return shifted / _total(shifted, axes)
+
+
+def _divisor(x: Array, axes: tuple[int, ...], correction: float) -> float:
+    return max(np.prod([x.shape[a] for a in axes], dtype=np.int64) - correction, 1)
+
+
+def _variance(x: Array, axes: tuple[int, ...], correction: float) -> Array:
+    mean = np.mean(x, axes, keepdims=True, dtype=x.dtype)
+    return _total((x - mean) ** 2, axes) / x.dtype.type(_divisor(x, axes, correction))
+
+
+# FORWARD[kind](x, axes, correction); reductions keep their axes.
+FORWARD: Mapping[str, Callable[[Array, tuple[int, ...], float], Array]] = {
+    "cumsum": lambda x, axes, c: np.cumsum(x, axes[0], dtype=x.dtype),
+    "cumprod": lambda x, axes, c: np.cumprod(x, axes[0], dtype=x.dtype),
+    "cummax": lambda x, axes, c: np.maximum.accumulate(x, axes[0]),
+    "cummin": lambda x, axes, c: np.minimum.accumulate(x, axes[0]),
+    "logcumsumexp": lambda x, axes, c: np.logaddexp.accumulate(x, axes[0]),
+    "sum": lambda x, axes, c: _total(x, axes),
+    "mean": lambda x, axes, c: np.mean(x, axes, keepdims=True, dtype=x.dtype),
+    "max": lambda x, axes, c: np.max(x, axes, keepdims=True),
+    "min": lambda x, axes, c: np.min(x, axes, keepdims=True),
+    "prod": lambda x, axes, c: np.prod(x, axes, keepdims=True, dtype=x.dtype),
+    "norm2": lambda x, axes, c: np.sqrt(_total(x * x, axes)),
+    "logsumexp": _log_sum,
+    "var": _variance,
+    "std": lambda x, axes, c: np.sqrt(_variance(x, axes, c)),
+    "softmax": _softmax,
+    "log_softmax": lambda x, axes, c: x - _log_sum(x, axes, c),
+}
+
+
+def _cumprod(dy, x, y, shape, axes, correction):
+    return _suffix_sum(dy * y, axes[0]) / x
+
+
+def _running(extreme: np.ufunc) -> Callable:
+    def backward(dy, x, y, shape, axes, correction):
+        rows = np.moveaxis(x, axes[0], -1)
+        running = extreme.accumulate(rows, -1)
+        begins = np.ones(rows.shape, bool)
+        begins[..., 1:] = running[..., 1:] != running[..., :-1]
+        at = np.flatnonzero(begins)
+        dx = np.zeros(rows.size, dy.dtype)
+        dx[at] = np.add.reduceat(np.moveaxis(dy, axes[0], -1).ravel(), at)
+        return np.moveaxis(dx.reshape(rows.shape), -1, axes[0])
+
+    return backward
+
+
+def _logcumsumexp(dy, x, y, shape, axes, correction):
+    # The first y of a row is its least, so exp(low - y) is at most 1.
+    low = np.take(y, [0], axes[0])
+    return np.exp(x - low) * _suffix_sum(dy * np.exp(low - y), axes[0])
+
+
+def _extreme(dy, x, y, shape, axes, correction):
+    held = x == y
+    return np.where(held, dy / np.count_nonzero(held, axes, keepdims=True).astype(dy.dtype), 0)
+
+
+def _mean(dy, x, y, shape, axes, correction):
+    count = np.prod([shape[a] for a in axes], dtype=np.int64)
+    return np.broadcast_to(dy / dy.dtype.type(count), shape).copy()
+
+
+def _centred(x: Array, axes: tuple[int, ...]) -> Array:
+    return x - np.mean(x, axes, keepdims=True, dtype=x.dtype)
+
+
+def _var(dy, x, y, shape, axes, correction):
+    return dy * x.dtype.type(2 / _divisor(x, axes, correction)) * _centred(x, axes)
+
+
+def _std(dy, x, y, shape, axes, correction):
+    return dy * _centred(x, axes) / (x.dtype.type(_divisor(x, axes, correction)) * y)
+
+
+# BACKWARD[kind](dy, x, y, shape, axes, correction); what an op does not need is None.
+BACKWARD: Mapping[str, Callable[..., Array]] = {
+    "cumsum": lambda dy, x, y, shape, axes, c: _suffix_sum(dy, axes[0]),
+    "cumprod": _cumprod,
+    "cummax": _running(np.maximum),
+    "cummin": _running(np.minimum),
+    "logcumsumexp": _logcumsumexp,
+    "sum": lambda dy, x, y, shape, axes, c: np.broadcast_to(dy, shape).copy(),
+    "mean": _mean,
+    "max": _extreme,
+    "min": _extreme,
+    "prod": lambda dy, x, y, shape, axes, c: dy * y / x,
+    "norm2": lambda dy, x, y, shape, axes, c: dy * x / y,
+    "logsumexp": lambda dy, x, y, shape, axes, c: dy * np.exp(x - y),
+    "var": _var,
+    "std": _std,
+    "softmax": lambda dy, x, y, shape, axes, c: y * (dy - _total(y * dy, axes)),
+    "log_softmax": lambda dy, x, y, shape, axes, c: dy - np.exp(y) * _total(dy, axes),
+}
+
+# Formulas that use a saved product need it unrounded to serve as a check.
+NEEDS_EXACT_Y = frozenset({"cumprod", "prod"})
+
+
+def _spread(v: Array, axes: tuple[int, ...]) -> Array:
+    return np.abs(v) + np.mean(np.abs(v), axes, keepdims=True)
+
+
+# Sums of the absolute values of the terms of BACKWARD, where these exceed the result.
+MAGNITUDE: Mapping[str, Callable[..., Array]] = {
+    "cumsum": lambda dy, x, y, shape, axes, c: _suffix_sum(np.abs(dy), axes[0]),
+    "cumprod": lambda dy, x, y, shape, axes, c: _suffix_sum(np.abs(dy * y), axes[0]) / np.abs(x),
+    "cummax": lambda dy, x, y, shape, axes, c: _suffix_sum(np.abs(dy), axes[0]),
+    "cummin": lambda dy, x, y, shape, axes, c: _suffix_sum(np.abs(dy), axes[0]),
+    "logcumsumexp": lambda dy, *rest: _logcumsumexp(np.abs(dy), *rest),
+    "logsumexp": lambda dy, x, y, shape, axes, c: np.abs(dy) * np.exp(x - y) * (1 + np.abs(x - y)),
+    "var": lambda dy, x, y, shape, axes, c: (
+        np.abs(dy) * (2 / _divisor(x, axes, c)) * _spread(x, axes)
+    ),
+    "std": lambda dy, x, y, shape, axes, c: (
+        np.abs(dy) * _spread(x, axes) / (_divisor(x, axes, c) * np.abs(y))
+    ),
+    "softmax": lambda dy, x, y, shape, axes, c: y * (np.abs(dy) + _total(np.abs(y * dy), axes)),
+    "log_softmax": lambda dy, x, y, shape, axes, c: (
+        np.abs(dy) + np.exp(y) * (1 + np.abs(y)) * _total(np.abs(dy), axes)
+    ),
+}
+
+
+# How often exp's own error counts, by op: once for an exp of its own; for logcumsumexp backward a
+# chain of exps whose exponents add up to the rise of y. The error of a factor exp(-r) grows with
+# r squared up to r = ln2 / 2 and stays there, so that a chain counts at most 1 + rise / (ln2 / 2).
+EXPS: Mapping[str, Callable[..., Array | float]] = {
+    "logsumexp": lambda y, axes: 1.0,
+    "log_softmax": lambda y, axes: 1.0,
+    "logcumsumexp": lambda y, axes: 1 + 3 * np.ptp(y, axes[0], keepdims=True),
+}
+FORWARD_EXPS = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
+
+
+def segment_sum(rows: Array, ids: Array, segments: int) -> Array:
+    """Rows with the same id summed."""
+    out = np.zeros((segments, *rows.shape[1:]), rows.dtype)
+    np.add.at(out, ids, rows)
+    return out

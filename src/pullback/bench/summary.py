@@ -1,0 +1,145 @@
+"""Figures drawn from a report: bandwidths, ratios, means, losses, and changes between two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Cases smaller than this measure the cost of a call, not of memory, and have no share of a copy.
+SMALLEST_STREAM = 1 << 18
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a reader wants of a case.
+
+    Attributes
+    ----------
+    ms, function_ms
+        Time of the plan on the caller's buffer, and of the function that allocates.
+    gbs, of_copy
+        Useful bytes per second, in GB, and as a share of the copy; None for tiny cases.
+    ratios
+        Time of each peer over that of the plan.
+    fastest
+        The fastest peer; None without peers.
+    """
+
+    ms: float
+    function_ms: float
+    gbs: float
+    copy_gbs: float
+    of_copy: float | None
+    ratios: Mapping[str, float]
+    fastest: str | None
+
+    @property
+    def against_fastest(self) -> float | None:
+        """Time of the fastest peer over that of the plan."""
+        return self.ratios[self.fastest] if self.fastest else None
+
+    @property
+    def function_against_fastest(self) -> float | None:
+        """Time of the fastest peer over that of the function."""
+        return self.against_fastest * self.ms / self.function_ms if self.fastest else None
+
+
+def figures(cell: Mapping[str, Any], stat: str = "ms") -> Figures | None:
+    """Figures of a case; None where its check failed or it was skipped.
+
+    ``stat`` is "ms" (the least time over rounds) or "median_ms".
+    """
+    if "runs" not in cell:
+        return None
+    runs = {n: r[stat] for n, r in cell["runs"].items()}
+    plan, copy = runs["plan"], cell["copy"][stat]
+    peers = {n: t for n, t in runs.items() if n not in ("plan", "function")}
+    streams = cell["bytes"] >= SMALLEST_STREAM
+    return Figures(
+        plan,
+        runs["function"],
+        cell["bytes"] / plan / 1e6,
+        cell["bytes"] / copy / 1e6,
+        copy / plan if streams else None,
+        {n: t / plan for n, t in peers.items()},
+        min(peers, key=peers.__getitem__) if peers else None,
+    )
+
+
+def geometric_mean(values: Iterable[float]) -> float | None:
+    """The geometric mean; None of nothing."""
+    logs = [math.log(v) for v in values if v and v > 0]
+    return math.exp(math.fsum(logs) / len(logs)) if logs else None
+
+
+def summarise(cells: Sequence[Mapping[str, Any]], stat: str = "ms") -> dict[str, Any]:
+    """Means over the cases, the cases lost to a peer, and those that failed their check."""
+    pairs = [(c, f) for c in cells if (f := figures(c, stat)) is not None]
+    peers = sorted({n for _, f in pairs for n in f.ratios})
+    lost = [_name(c) for c, f in pairs if f.fastest and f.against_fastest < 1]
+    function_lost = [_name(c) for c, f in pairs if f.fastest and f.function_against_fastest < 1]
+    return {
+        "cases": len(cells),
+        "of_copy": geometric_mean(f.of_copy for _, f in pairs if f.of_copy),
+        "against": {
+            n: geometric_mean(f.ratios[n] for _, f in pairs if n in f.ratios) for n in peers
+        },
+        "against_fastest": geometric_mean(f.against_fastest for _, f in pairs if f.fastest),
+        "function_against_fastest": geometric_mean(
+            f.function_against_fastest for _, f in pairs if f.fastest
+        ),
+        "lost": lost,
+        "function_lost": function_lost,
+        "failed": [_name(c) for c in cells if not c.get("check", {}).get("ok", True)],
+        "skipped": [_name(c) for c in cells if "skipped" in c],
+    }
+
+
+def key_of(cell: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """What tells cases apart."""
+    return cell["op"], cell["dtype"], cell["shape"], cell["axis"]
+
+
+def _name(cell: Mapping[str, Any]) -> str:
+    return " ".join(key_of(cell))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A case in two reports: old time over new, each as a multiple of the copy beside it."""
+
+    key: tuple[str, str, str, str]
+    old_ms: float
+    new_ms: float
+    speedup: float
+    noise: float
+
+    @property
+    def beyond_noise(self) -> bool:
+        """Whether the change exceeds what the rounds of either run varied by."""
+        return abs(math.log(self.speedup)) > math.log1p(self.noise)
+
+
+def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Changes of the cases both reports have, the largest slowdown first.
+
+    Times are taken relative to the copy measured in the same rounds, so that a machine that is
+    slower as a whole does not count. The noise is what both runs of the plan and of the copy varied
+    by, at three times half their quartile distance, and at least 5 %.
+    """
+    before = {key_of(c): c for c in old["cells"] if "runs" in c}
+    changes = []
+    for cell in new["cells"]:
+        past = before.get(key_of(cell))
+        if past is None or "runs" not in cell:
+            continue
+        spread = [r["noise"] or 0.0 for c in (past, cell) for r in (c["runs"]["plan"], c["copy"])]
+        noise = max(0.05, 3 * math.hypot(*spread))
+        old_ms, new_ms = (c["runs"]["plan"]["median_ms"] for c in (past, cell))
+        scale = 1.0
+        if cell["bytes"] >= SMALLEST_STREAM:
+            scale = cell["copy"]["median_ms"] / past["copy"]["median_ms"]
+        changes.append(Change(key_of(cell), old_ms, new_ms, old_ms * scale / new_ms, noise))
+    return sorted(changes, key=lambda c: c.speedup)

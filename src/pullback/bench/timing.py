@@ -1,0 +1,74 @@
+"""Times of several contenders, taken in turns so that a change of the machine meets them all."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+# A sample is made of enough calls to last this long, so that the clock does not show.
+SHORTEST_SAMPLE = 1e-3
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds per call: the least and the median over rounds, and their spread.
+
+    ``noise`` is half the distance between the quartiles over the median; with fewer than three
+    rounds it is None.
+    """
+
+    best: float
+    median: float
+    rounds: int
+    noise: float | None
+
+    @classmethod
+    def of(cls, samples: list[float]) -> Times:
+        median = statistics.median(samples)
+        noise = None
+        if len(samples) > 2:
+            low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+            noise = (high - low) / 2 / median
+        return cls(min(samples), median, len(samples), noise)
+
+
+def _seconds(call: Callable[[], object], calls: int) -> float:
+    clock = time.perf_counter
+    start = clock()
+    for _ in range(calls):
+        call()
+    return (clock() - start) / calls
+
+
+def interleave(
+    contenders: Mapping[str, Callable[[], object]], rounds: int, budget: float
+) -> dict[str, Times]:
+    """Time the contenders in turns.
+
+    Parameters
+    ----------
+    contenders
+        Calls by name, warmed up. The first call of each sets how often it is repeated.
+    rounds
+        Samples per contender.
+    budget
+        Seconds a contender may take in all; a slow one is sampled less often, at least once.
+    """
+    calls: dict[str, int] = {}
+    turns: dict[str, int] = {}
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for name, call in contenders.items():
+        first = _seconds(call, 1)
+        if first < SHORTEST_SAMPLE:
+            first = _seconds(call, 3)
+        calls[name] = max(1, round(SHORTEST_SAMPLE / max(first, 1e-9)))
+        turns[name] = min(rounds, int(budget / max(first, SHORTEST_SAMPLE)))
+        if not turns[name]:
+            samples[name].append(first)
+    for turn in range(rounds):
+        for name, call in contenders.items():
+            if turn < turns[name]:
+                samples[name].append(_seconds(call, calls[name]))
+    return {name: Times.of(taken) for name, taken in samples.items()}

@@ -1,0 +1,5 @@
+"""The command line: ``pullback`` and ``python -m pullback``."""
+
+from .root import main
+
+__all__ = ["main"]

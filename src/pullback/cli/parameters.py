@@ -1,0 +1,94 @@
+"""Parameter types shared by the commands: ops, dtypes, shapes, axes, sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from ..catalog import DTYPES, OPS
+from ..errors import PullbackError
+from ..vocabulary import element_kind
+
+
+class ListOf(click.ParamType):
+    """Comma-separated items, as a tuple."""
+
+    def __init__(self, name: str, item: Callable[[str], Any], choices: tuple[str, ...] = ()):
+        self.name = name
+        self._item = item
+        self._choices = choices
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[Any, ...]:
+        """The items of the text."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self._item(part) for part in str(value).split(",") if part.strip())
+        except (ValueError, PullbackError) as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """Complete the last item of the list."""
+        head, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(head + comma + c) for c in self._choices if c.startswith(last)]
+
+
+def dtype(text: str) -> str:
+    """An element type by any of its names."""
+    return str(element_kind(text.strip()))
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """A shape such as 4096x4096; "16e6" and "8_000_000" are numbers too."""
+    dims = []
+    for part in re.split(r"[x×]", text.strip()):
+        number = float(part)
+        if number < 0 or number != int(number):
+            raise ValueError(f"expected a shape such as 4096x4096, got {text!r}")
+        dims.append(int(number))
+    return tuple(dims)
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+class Size(click.ParamType):
+    """A number of bytes such as 2GB, 512MiB or 1500000."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Bytes."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)(i?)b?\s*", str(value), re.IGNORECASE)
+        try:
+            number, unit, binary = float(found[1]), found[2].lower(), found[3]  # type: ignore[index]
+            bytes_each = _BINARY_UNITS[unit] if binary else _UNITS[unit]
+        except (TypeError, ValueError, KeyError):
+            self.fail(f"expected a size such as 2GB or 512MiB, got {value!r}", param, ctx)
+        return int(number * bytes_each)
+
+
+class OpName(click.ParamType):
+    """The name of an op or of a kind; completion offers them all."""
+
+    name = "op"
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """Names that begin like this."""
+        names = dict.fromkeys([*(op.kind for op in OPS.values()), *OPS])
+        return [CompletionItem(n) for n in names if n.startswith(incomplete)]
+
+
+DTYPE_LIST = ListOf("dtypes", dtype, DTYPES)
+SHAPE_LIST = ListOf("shapes", shape)
+AXIS_LIST = ListOf("axes", int)
+THREADS = click.IntRange(min=1)
+OP = OpName()
+SIZE = Size()
