@@ -21,6 +21,7 @@ from numba.core import caching, sigutils
 from numba.core.ccallback import CFunc
 
 from ...formulas.record import Formula, functions_of
+from .jit import kernel_key
 
 SIGNATURE = "void(int64, int64, int64)"
 _lock = threading.Lock()
@@ -121,10 +122,15 @@ class Kernel:
 
 def compile_kernel(name: str, formula: Formula, make: Callable[[], Callable]) -> Kernel:
     """Compile what ``make`` builds, or load it if it was compiled before under the same key."""
-    python_function = make()
     key = f"{name}-{code_digest(functions_of(formula))}"
-    python_function.__name__ = python_function.__qualname__ = f"kernel_{key.replace('-', '_')}"
+    symbol = key.replace("-", "_")
     with _lock:
+        token = kernel_key.set(symbol)
+        try:
+            python_function = make()
+        finally:
+            kernel_key.reset(token)
+        python_function.__name__ = python_function.__qualname__ = f"kernel_{symbol}"
         signature = sigutils.normalize_signature(SIGNATURE)
         function = CFunc(
             python_function, signature, locals={}, options={"error_model": "numpy"}

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
 from numba import njit
+
+# The kernel being built. Machine code from the disk cache is linked by symbol name into a process
+# that may have given the same names to other functions, so every function made for a kernel carries
+# the kernel's key in its name.
+kernel_key: ContextVar[str] = ContextVar("kernel_key", default="")
 
 # Only kernels call these, so the entry points that Python and C would use are left out: they took
 # half of the compile time.
-inner = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_njit = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """Compile a function that only kernels call."""
+    key = kernel_key.get()
+    if key:
+        function.__qualname__ = f"{function.__qualname__}_{key}"
+    return _njit(function)
