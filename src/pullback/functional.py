@@ -5,7 +5,7 @@ A function of the catalog gets its signature from its family and its docstring f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import descriptors as d
@@ -120,9 +120,14 @@ def _kept(v: View, axes: tuple[int, ...], rank: int, name: str) -> View:
     for a in axes:
         shape.insert(a, 1)
         strides.insert(a, 0)
+    return _moved(v, 0, tuple(shape), tuple(strides))
+
+
+def _moved(v: View, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> View:
+    """A view of the same memory at another place with other dimensions."""
     return View(
-        v.address, tuple(shape), tuple(strides), v.element, v.dtype, v.itemsize, v.device,
-        v.writable, v.owner,
+        v.address + offset, shape, strides, v.element, v.dtype, v.itemsize, v.device, v.writable,
+        v.owner,
     )  # fmt: skip
 
 
@@ -225,68 +230,99 @@ def _weight_key(weight: float) -> Any:
     return weight.hex()
 
 
-def _rows_view(v: View, name: str) -> tuple[View, tuple[int, ...]]:
-    """A view of (rows, everything else), and the shape of everything else."""
-    if not v.shape:
-        raise InvalidProblemError(f"{name}: expected at least one dimension, got shape ()")
-    rest = v.shape[1:]
-    width, stride = 1, v.itemsize
-    for n, s in zip(reversed(rest), reversed(v.strides[1:]), strict=True):
+def _cut_into_rows(a: View, b: View) -> Iterator[tuple[View, View]]:
+    """Two views of (rows, anything) as pairs of (rows, columns).
+
+    The dimensions after the first are the same in both. Those that merge into one in both become
+    the columns; any further ones are walked here.
+    """
+    merged = [(1, a.itemsize, b.itemsize)]
+    for n, s, t in zip(a.shape[:0:-1], a.strides[:0:-1], b.strides[:0:-1], strict=True):
+        count, step, other = merged[-1]
         if n == 1:
             continue
-        if width == 1:
-            stride = s
-        elif s != stride * width:
-            raise InvalidProblemError(
-                f"{name}: expected the dimensions after the first to merge into one, got strides "
-                f"{v.strides} for shape {v.shape}"
-            )
-        width *= n
-    return View(
-        v.address, (v.shape[0], width), (v.strides[0], stride), v.element, v.dtype, v.itemsize,
-        v.device, v.writable, v.owner,
-    ), rest  # fmt: skip
+        if count == 1:
+            merged[-1] = (n, s, t)
+        elif s == step * count and t == other * count:
+            merged[-1] = (n * count, step, other)
+        else:
+            merged.append((n, s, t))
+    (width, step, other), *outer = merged
+    offsets = [(0, 0)]
+    for n, s, t in outer:
+        offsets = [(u + k * s, v + k * t) for k in range(n) for u, v in offsets]
+    for u, v in offsets:
+        yield (
+            _moved(a, u, (a.shape[0], width), (a.strides[0], step)),
+            _moved(b, v, (b.shape[0], width), (b.strides[0], other)),
+        )
+
+
+def _rows(v: View, name: str) -> tuple[int, tuple[int, ...]]:
+    if not v.shape:
+        raise InvalidProblemError(f"{name}: expected at least one dimension, got shape ()")
+    return v.shape[0], v.shape[1:]
 
 
 def run_segment(
     op: Op, input: Any, segment_ids: Any, num_segments: Any, is_sorted: bool, oor: Any, out: Any
 ) -> Any:
-    v, rest = _rows_view(_float_view(input, "input"), "input")
+    v = _float_view(input, "input")
+    rows, rest = _rows(v, "input")
     ids = view_of(segment_ids, "segment_ids")
     names: tuple[Any, type[p.Plan]] = (d.UnsortedSegmentSumDescriptor, p.UnsortedSegmentSumPlan)
     if is_sorted:
         names = (d.SegmentSumDescriptor, p.SegmentSumPlan)
-
-    def make() -> p.Plan:
-        return names[1].select(names[0](*v.shape, num_segments, v.dtype, oor))
-
-    plan = _plan((op.name, v.shape, v.dtype, num_segments, is_sorted, oor), make)
-    shape = (plan.descriptor.num_segments, *rest)
+    segments = d.normalize_shape((num_segments,), "num_segments")[0]
+    shape = (segments, *rest)
     target = _Output(out, input, shape, v, "output")
     _check_shape(target.view, shape)
-    output = _rows_view(target.view, "out")[0]
-    _execute(plan, {"input": v, "segment_ids": ids, "output": output})
+    pairs = [
+        {"input": a, "segment_ids": ids, "output": b} for a, b in _cut_into_rows(v, target.view)
+    ]
+
+    def make(width: int) -> p.Plan:
+        return names[1].select(names[0](rows, width, segments, v.dtype, oor))
+
+    _execute_pairs(make, (op.name, rows, segments, v.dtype, is_sorted, oor), pairs)
     return target.result()
 
 
 def run_segment_backward(op: Op, d_output: Any, segment_ids: Any, oor: Any, out: Any) -> Any:
-    v, rest = _rows_view(_float_view(d_output, "d_output"), "d_output")
+    v = _float_view(d_output, "d_output")
+    segments, rest = _rows(v, "d_output")
     ids = view_of(segment_ids, "segment_ids")
     if len(ids.shape) != 1:
         raise InvalidProblemError(f"segment_ids: expected one dimension, got shape {ids.shape}")
-    rows, (segments, width) = ids.shape[0], v.shape
+    rows = ids.shape[0]
+    target = _Output(out, d_output, (rows, *rest), v, "d_input")
+    _check_shape(target.view, (rows, *rest))
+    pairs = [
+        {"d_output": a, "segment_ids": ids, "d_input": b} for a, b in _cut_into_rows(v, target.view)
+    ]
 
-    def make() -> p.Plan:
+    def make(width: int) -> p.Plan:
         return p.UnsortedSegmentSumBackwardPlan.select(
             d.UnsortedSegmentSumBackwardDescriptor(rows, width, segments, v.dtype, oor)
         )
 
-    plan = _plan((op.name, v.shape, v.dtype, rows, oor), make)
-    target = _Output(out, d_output, (rows, *rest), v, "d_input")
-    _check_shape(target.view, (rows, *rest))
-    result = _rows_view(target.view, "out")[0]
-    _execute(plan, {"d_output": v, "segment_ids": ids, "d_input": result})
+    _execute_pairs(make, (op.name, rows, segments, v.dtype, oor), pairs)
     return target.result()
+
+
+def _execute_pairs(
+    make: Callable[[int], p.Plan], key: tuple[Any, ...], pairs: list[dict[str, View]]
+) -> None:
+    """Run one plan on every pair; all are checked before the first is written."""
+    if not pairs:
+        return
+    width = next(iter(pairs[0].values())).shape[1]
+    plan = _plan((*key, width), lambda: make(width))
+    for views in pairs:
+        plan.check_views(views)
+    plan.check_values(pairs[0])
+    for views in pairs:
+        plan.execute(views, 0, 0, plan.preference.threads or get_num_threads())
 
 
 def _check_shape(v: View, shape: tuple[int, ...]) -> None:

@@ -9,10 +9,6 @@ from __future__ import annotations
 from .primitives import INF, exponent, isnan, mantissa, maximum, power_of_two, where
 from .record import Monoid
 
-# The exponent of a scaled zero: below every exponent that a product can reach, so that a zero
-# never sets the scale of a sum.
-NOWHERE = -(2.0**40)
-
 
 def value(x):
     return x
@@ -45,9 +41,7 @@ def scaled_product(m1, e1, m2, e2):
 
 
 def scaled_sum(m1, e1, m2, e2):
-    """The sum of two scaled numbers, normalised; a zero has no say in the scale."""
-    e1 = where(m1 == 0, NOWHERE, e1)
-    e2 = where(m2 == 0, NOWHERE, e2)
+    """The sum of two scaled numbers, normalised."""
     top = maximum(e1, e2)
     total = m1 * power_of_two(e1 - top) + m2 * power_of_two(e2 - top)
     return mantissa(total), top + exponent(total)

@@ -11,6 +11,10 @@ import math
 INF = math.inf
 NAN = math.nan
 
+# The exponent of zero: below every exponent that a product can reach, so that a zero never sets the
+# scale of a sum.
+NOWHERE = -(2.0**40)
+
 
 def where(condition, a, b):
     """``a`` where the condition holds, else ``b``; the other side never leaks in."""
@@ -58,7 +62,9 @@ def mantissa(v):
 
 
 def exponent(v):
-    """The integer e, as a float, with v = mantissa * 2**e; 0 for 0, inf and NaN."""
+    """The integer e, as a float, with v = mantissa * 2**e; NOWHERE for 0, and 0 for inf and NaN."""
+    if v == 0:
+        return NOWHERE
     return float(math.frexp(v)[1]) if math.isfinite(v) else 0.0
 
 

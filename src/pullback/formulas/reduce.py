@@ -137,9 +137,13 @@ def magnitude(x):
     return absolute(x)
 
 
+def near_one(v):
+    """An exponent whose inverse power of two brings v near 1 without overflowing."""
+    return maximum(exponent(v), -1000.0)
+
+
 def peak_exponent(peak):
-    # Held above -1000 so that its inverse does not overflow where the peak is subnormal.
-    e = maximum(exponent(peak), -1000.0)
+    e = near_one(peak)
     return e, power_of_two(-e)
 
 
@@ -153,7 +157,8 @@ def root(total, peak_e):
 
 def over_norm(dy, y):
     # x*inverse*gain with the power of two taken out of y: dy/y alone may overflow.
-    return power_of_two(-exponent(y)), where(y == 0, 0.0, dy / mantissa(y))
+    inverse = where(y == 0, 0.0, power_of_two(-near_one(y)))
+    return inverse, where(y == 0, 0.0, dy / (y * inverse))
 
 
 def norm2_backward(x, inverse, gain):
@@ -229,12 +234,8 @@ def var_backward(x, mean, gain):
 
 
 def std_gain(total, dy, y, extent, correction):
-    m = maximum(extent - correction, 1.0)
-    return (
-        total / extent,
-        power_of_two(-exponent(y)),
-        where(y == 0, 0.0, dy / (m * mantissa(y))),
-    )
+    inverse, gain = over_norm(dy, y)
+    return total / extent, inverse, gain / maximum(extent - correction, 1.0)
 
 
 def std_backward(x, mean, inverse, gain):

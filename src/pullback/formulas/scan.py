@@ -16,7 +16,7 @@ from .folds import (
     scaled_recurrence,
     scaled_sum,
 )
-from .primitives import INF, absolute, exp, exponent, isnan, ldexp, log, mantissa, where
+from .primitives import INF, NOWHERE, absolute, exp, exponent, isnan, ldexp, log, mantissa, where
 from .record import Monoid, ScanFormula, specialise
 
 RECURRENCE = ("factor", "passed")
@@ -73,7 +73,7 @@ CUMPROD_BACKWARD = ScanFormula(
     Monoid(
         product_step,
         scaled_recurrence,
-        (1.0, 0.0, 0.0, 0.0),
+        (1.0, 0.0, 0.0, NOWHERE),
         ("factor_m", "factor_e", "passed_m", "passed_e"),
     ),
     cumprod_backward,

@@ -129,14 +129,18 @@ class Operands:
     """The operands of a kernel in the order of the parameter block: full, row, outputs.
 
     ``full`` operands have an element for every position of the axis, ``row`` operands one for each
-    row; ``outputs`` are either. Addresses and strides of all of them travel as tuples.
+    row; ``outputs`` are either. Addresses and strides of all of them travel as tuples. ``packed``
+    promises that neighbouring lanes are neighbours in memory, for all of them.
     """
 
-    def __init__(self, element: str, full, row, outputs, bent: bool = False, written=None):
+    def __init__(
+        self, element: str, full, row, outputs, written=None, *, bent=False, packed=False
+    ):
         self.full, self.row, self.outputs = tuple(full), tuple(row), tuple(outputs)
         # A formula gives all outputs; only those at these positions are written.
         self.written = tuple(range(len(self.outputs))) if written is None else written
         self.edge = edge = Edge(element)
+        self.packed = packed
         count = len(self.full) + len(self.row) + len(self.written)
         self.count = count
         self.full_at = full_at = range(len(self.full))
@@ -190,7 +194,7 @@ class Operands:
             self.fetch_full, self.put_outputs = self.fetch_columns, self.put_columns
 
     def _straight_fetch(self, places):
-        edge = self.edge
+        edge, packed = self.edge, self.packed
         kind = vectors(max(1, len(places)))
 
         @intrinsic
@@ -198,12 +202,11 @@ class Operands:
             def codegen(ctx, builder, sig, args):
                 _, addresses_, strides_, at, n = args
                 bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
-                items = [
-                    edge.load(
-                        builder, builder.add(bases[o], builder.mul(at, steps[o])), steps[o], n
-                    )
-                    for o in places
-                ]
+                items = []
+                for o in places:
+                    step = I64(edge.item) if packed else steps[o]
+                    place = builder.add(bases[o], builder.mul(at, step))
+                    items.append(edge.load(builder, place, step, n, packed))
                 return ctx.make_tuple(builder, kind, items or [edge.zero()])
 
             return kind(types.int64, addresses, strides, types.int64, types.int64), codegen
@@ -212,6 +215,7 @@ class Operands:
 
     def _straight_put(self):
         edge, output_at, written = self.edge, self.output_at, self.written
+        packed = self.packed
 
         @intrinsic
         def put_outputs(context, p, addresses, strides, index, count, values):
@@ -220,8 +224,9 @@ class Operands:
                 bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
                 given = unpack(builder, values_)
                 for o, w in zip(output_at, written, strict=True):
-                    place = builder.add(bases[o], builder.mul(at, steps[o]))
-                    edge.store(builder, place, steps[o], n, given[w])
+                    step = I64(edge.item) if packed else steps[o]
+                    place = builder.add(bases[o], builder.mul(at, step))
+                    edge.store(builder, place, step, n, given[w], packed)
                 return ctx.get_dummy_value()
 
             kinds = (types.int64, addresses, strides, types.int64, types.int64, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 
@@ -9,13 +10,14 @@ from numba.extending import intrinsic
 
 from ...formulas.record import Monoid, Pass
 from .elementary import primitives_for
-from .lanes import LANES, Lanes, traced
+from .lanes import LANES, Lanes, as_tuple, doubles, scratch_builder, traced
 from .memory import CONSTANT_NAMES
 from .vectors import (
     Names,
     Vector,
     emit_call,
     pack,
+    parameters,
     rotated,
     tuple_intrinsics,
     unpack,
@@ -23,11 +25,15 @@ from .vectors import (
 )
 
 
-def per_element(function: Callable, element: str, full, row, known, results: int):
-    """``f(index, const, full, row, known)``: a lift or an apply, as a tuple of vectors."""
+def per_element(function: Callable, element: str, full, row, known, results: int, picked=None):
+    """``f(index, const, full, row, known)``: a lift or an apply, as a tuple of vectors.
+
+    ``picked`` are the results to give, all of them if not said.
+    """
+    picked = range(results) if picked is None else picked
     names = Names(index=("index",), const=CONSTANT_NAMES, full=full, row=row, known=known)
-    emit = emit_call(traced(function, primitives_for(element)), names, results)
-    kind = vectors(results)
+    emit = emit_call(traced(function, primitives_for(element)), names)
+    kind = vectors(len(picked))
 
     @intrinsic
     def call(context, index, const, full, row, known):
@@ -36,7 +42,7 @@ def per_element(function: Callable, element: str, full, row, known, results: int
             values = emit(
                 builder, index=[args[0]], const=const_, full=full_, row=row_, known=known_
             )
-            return pack(ctx, builder, kind, values)
+            return pack(ctx, builder, kind, [values[k] for k in picked])
 
         return kind(Vector, const, full, row, known), codegen
 
@@ -46,7 +52,7 @@ def per_element(function: Callable, element: str, full, row, known, results: int
 def per_row(function: Callable, element: str, row, known, state, results: int):
     """``f(const, row, known, state)``: a close or a finish, as a tuple of vectors."""
     names = Names(const=CONSTANT_NAMES, row=row, known=known, state=state)
-    emit = emit_call(traced(function, primitives_for(element)), names, results)
+    emit = emit_call(traced(function, primitives_for(element)), names)
     kind = vectors(results)
 
     @intrinsic
@@ -61,18 +67,51 @@ def per_row(function: Callable, element: str, row, known, state, results: int):
     return call
 
 
+def constant_components(monoid: Monoid, primitives) -> dict[int, float]:
+    """Components of a state that are the same number whatever the data.
+
+    The factor of a plain sum seen as a recurrence is one. They are found by calling the functions
+    on values of which nothing is known, and are not carried along.
+    """
+    builder = scratch_builder()
+    unknown = Lanes(builder, doubles(math.nan))
+    lifted = as_tuple(traced(monoid.lift, primitives)(*[unknown] * len(parameters(monoid.lift))))
+    found = {
+        k: v
+        for k, v in enumerate(lifted)
+        if not isinstance(v, Lanes) and v == monoid.identity[k]
+    }
+    state = [found.get(k, unknown) for k in range(len(monoid.state))]
+    again = as_tuple(traced(monoid.combine, primitives)(*state, *state))
+    return {k: v for k, v in found.items() if not isinstance(again[k], Lanes) and again[k] == v}
+
+
 class Fold:
-    """A monoid on tuples of vectors."""
+    """A monoid on tuples of vectors, without the components that never vary."""
 
     def __init__(self, monoid: Monoid, element: str, full=(), row=(), known=()):
-        self.size = size = len(monoid.state)
-        self.lift = per_element(monoid.lift, element, full, row, known, size)
-        function = traced(monoid.combine, primitives_for(element))
+        primitives = primitives_for(element)
+        constants = constant_components(monoid, primitives)
+        carried = [k for k in range(len(monoid.state)) if k not in constants]
+        self.state = tuple(monoid.state[k] for k in carried)
+        self.size = size = len(carried)
+        self.lift = per_element(
+            monoid.lift, element, full, row, known, len(monoid.state), carried
+        )
+        function = traced(monoid.combine, primitives)
         kind = vectors(size)
 
+        def whole(builder, values):
+            """A state with its constants put back."""
+            items = iter(values)
+            return [
+                constants[k] if k in constants else Lanes(builder, next(items))
+                for k in range(len(monoid.state))
+            ]
+
         def joined(builder, a, b):
-            result = function(*(Lanes(builder, v) for v in (*a, *b)))
-            return [v.v for v in (result if size > 1 else (result,))]
+            result = as_tuple(function(*whole(builder, a), *whole(builder, b)))
+            return [result[k].v for k in carried]
 
         @intrinsic
         def combine(context, a, b):
@@ -87,7 +126,7 @@ class Fold:
         @intrinsic
         def identity(context):
             def codegen(ctx, builder, sig, args):
-                return pack(ctx, builder, kind, monoid.identity)
+                return pack(ctx, builder, kind, [monoid.identity[k] for k in carried])
 
             return kind(), codegen
 
@@ -122,7 +161,7 @@ class BoundPass:
         emit = None
         if step.close:
             places = Names(const=CONSTANT_NAMES, row=row, known=known, state=state)
-            emit = emit_call(traced(step.close, primitives_for(element)), places, len(names))
+            emit = emit_call(traced(step.close, primitives_for(element)), places)
 
         @intrinsic
         def close(context, const, row, known, state):

@@ -118,9 +118,12 @@ class Edge:
         self.storage = _STORAGE[element]
         self.stored = ir.VectorType(self.storage, LANES)
 
-    def load(self, builder, address, stride, count):
-        """Up to eight elements ``stride`` bytes apart as float64; absent lanes are 0."""
-        packed = self._is_packed(builder, stride, count)
+    def load(self, builder, address, stride, count, packed=False):
+        """Up to eight elements ``stride`` bytes apart as float64; absent lanes are 0.
+
+        ``packed`` promises that the stride is the item size.
+        """
+        packed = self._is_packed(builder, stride, count, packed)
         with builder.if_else(packed, likely=True) as (then, otherwise):
             with then:
                 near = builder.load(builder.inttoptr(address, self.stored.as_pointer()))
@@ -134,10 +137,10 @@ class Edge:
         v.add_incoming(far, far_block)
         return widen(builder, v, self.element, self.native_half)
 
-    def store(self, builder, address, stride, count, v):
+    def store(self, builder, address, stride, count, v, packed=False):
         """The first ``count`` lanes, each rounded once."""
         v = narrow(builder, v, self.element, self.native_half)
-        packed = self._is_packed(builder, stride, count)
+        packed = self._is_packed(builder, stride, count, packed)
         with builder.if_else(packed, likely=True) as (then, otherwise):
             with then:
                 pointer = builder.inttoptr(address, self.stored.as_pointer())
@@ -161,11 +164,11 @@ class Edge:
         value = builder.extract_element(v, I32(0))
         builder.store(value, builder.inttoptr(address, self.storage.as_pointer()))
 
-    def _is_packed(self, builder, stride, count):
-        return builder.and_(
-            builder.icmp_signed("==", stride, I64(self.item)),
-            builder.icmp_signed("==", count, I64(LANES)),
-        )
+    def _is_packed(self, builder, stride, count, packed):
+        whole = builder.icmp_signed("==", count, I64(LANES))
+        if packed:
+            return whole
+        return builder.and_(builder.icmp_signed("==", stride, I64(self.item)), whole)
 
     def _gather(self, module):
         return self._elementwise(module, "gather", self.stored, [I64] * 3, self._emit_gather)

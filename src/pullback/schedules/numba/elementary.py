@@ -9,7 +9,17 @@ from __future__ import annotations
 import math
 
 from . import lanes
-from .lanes import exponent, fma, mantissa, power_of_two, rint, where
+from .lanes import (
+    EXPONENT_MAGIC,
+    exponent,
+    fma,
+    mantissa,
+    normal_power_of_two,
+    power_of_magic,
+    power_of_two,
+    rint,
+    where,
+)
 
 INVERSE_LN2 = 1.0 / math.log(2.0)
 LN2_HIGH = float.fromhex("0x1.62e42fefa3800p-1")
@@ -21,11 +31,6 @@ LOG_HIGH = 6.93147180369123816490e-01
 LOG_LOW = 1.90821492927058770002e-10
 
 
-def _held(v, low, high):
-    v = where(v > low, v, low)
-    return where(v < high, v, high)
-
-
 def _horner(r, coefficients):
     p = coefficients[0]
     for c in coefficients[1:]:
@@ -34,23 +39,22 @@ def _horner(r, coefficients):
 
 
 def exp_double(x):
-    held = _held(x, EXP_LOW, EXP_HIGH)
+    held = where(x < EXP_LOW, EXP_LOW, where(x > EXP_HIGH, EXP_HIGH, x))
     k = rint(held * INVERSE_LN2)
     r = fma(k, -LN2_LOW, fma(k, -LN2_HIGH, held))
     p = _horner(r, [1.0 / math.factorial(n) for n in range(13, 1, -1)])
     p = fma(p, r * r, r) + 1.0
     # Two factors, so that a subnormal result is rounded once and 2**1024 is reachable.
     half = rint(k * 0.5)
-    result = (p * power_of_two(half)) * power_of_two(k - half)
-    result = where(x >= EXP_LOW, result, 0.0)
-    result = where(x <= EXP_HIGH, result, math.inf)
-    return where(x == x, result, x)
+    result = (p * normal_power_of_two(half)) * normal_power_of_two(k - half)
+    return where(x < EXP_LOW, 0.0, where(x > EXP_HIGH, math.inf, result))
 
 
 def exp_single(x):
-    held = _held(x, -700.0, 700.0)
-    k = rint(held * INVERSE_LN2)
-    r = fma(k, -LN2_HIGH, held)
+    # A NaN passes both comparisons unharmed. Below -708 the result is 0 in any narrower type.
+    held = where(x < -708.0, -708.0, where(x > 709.0, 709.0, x))
+    magic = fma(held, INVERSE_LN2, EXPONENT_MAGIC)
+    r = fma(magic - EXPONENT_MAGIC, -LN2_HIGH, held)
     p = _horner(
         r,
         [
@@ -63,10 +67,7 @@ def exp_single(x):
         ],
     )
     p = fma(p, r * r, r) + 1.0
-    result = p * power_of_two(k)
-    result = where(x >= -700.0, result, 0.0)
-    result = where(x <= 700.0, result, math.inf)
-    return where(x == x, result, x)
+    return where(x > 709.0, math.inf, p * power_of_magic(magic))
 
 
 def log(v):
@@ -94,9 +95,14 @@ def log(v):
 
 def ldexp(v, e):
     """v * 2**e for |v| near 1, by two factors of which only the last can round."""
-    held = _held(e, -2000.0, 2000.0)
+    held = where(e < -2000.0, -2000.0, where(e > 2000.0, 2000.0, e))
     half = rint(held * 0.5)
-    return (v * power_of_two(half)) * power_of_two(held - half)
+    return (v * normal_power_of_two(half)) * normal_power_of_two(held - half)
+
+
+def ldexp_single(v, e):
+    """v * 2**e for |v| near 1, where whatever float64 cannot hold is 0 or inf in the result."""
+    return v * normal_power_of_two(where(e < -1000.0, -1000.0, where(e > 1000.0, 1000.0, e)))
 
 
 def primitives_for(element: str) -> tuple[tuple[str, object], ...]:
@@ -112,5 +118,5 @@ def primitives_for(element: str) -> tuple[tuple[str, object], ...]:
         ("mantissa", mantissa),
         ("exponent", exponent),
         ("power_of_two", power_of_two),
-        ("ldexp", ldexp),
+        ("ldexp", ldexp if element == "f64" else ldexp_single),
     )

@@ -47,7 +47,7 @@ def group_mask(context, k, count):
     return Vector(types.int64, types.int64), codegen
 
 
-def make_group_load(edge: Edge, bent: bool):
+def make_group_load(edge: Edge, bent: bool, packed: bool):
     """``load_group(p, operand, base, stride, start, count, box)``."""
     load = make_load(edge)
 
@@ -75,8 +75,6 @@ def make_group_load(edge: Edge, bent: bool):
 
         return types.void(types.int64, types.boolean, types.int64), codegen
 
-    item = edge.item
-
     @inner
     def load_scattered(p, operand, base, stride, start, count, box):
         for k in range(LANES):
@@ -88,7 +86,7 @@ def make_group_load(edge: Edge, bent: bool):
 
     @inner
     def load_group(p, operand, base, stride, start, count, box):
-        if not bent and count == GROUP and (stride == item or stride == -item):
+        if packed and count == GROUP:
             load_packed(base + start * stride, stride < 0, box)
         else:
             load_scattered(p, operand, base, stride, start, count, box)
@@ -96,7 +94,7 @@ def make_group_load(edge: Edge, bent: bool):
     return load_group
 
 
-def make_group_store(edge: Edge, bent: bool):
+def make_group_store(edge: Edge, bent: bool, packed: bool):
     """``store_group(p, operand, base, stride, start, count, box)``."""
     store = make_store(edge)
 
@@ -125,8 +123,6 @@ def make_group_store(edge: Edge, bent: bool):
 
         return types.void(types.int64, types.boolean, types.int64), codegen
 
-    item = edge.item
-
     @inner
     def store_scattered(p, operand, base, stride, start, count, box):
         for e in range(count):
@@ -136,7 +132,7 @@ def make_group_store(edge: Edge, bent: bool):
 
     @inner
     def store_group(p, operand, base, stride, start, count, box):
-        if not bent and count == GROUP and (stride == item or stride == -item):
+        if packed and count == GROUP:
             store_packed(base + start * stride, stride < 0, box)
         else:
             store_scattered(p, operand, base, stride, start, count, box)

@@ -3,7 +3,8 @@
 A formula is straight-line scalar Python. Called once with ``Lanes`` in place of numbers it emits its
 own arithmetic as vector instructions, so nothing but loops is left for Numba to compile. There is no
 fast-math flag and no contraction: the bits of a lane depend on nothing but its own values, and LLVM
-splits the lanes over whatever registers the CPU has.
+splits the lanes over whatever registers the CPU has. Arithmetic on Python numbers alone happens at
+once, so what is constant in a formula costs nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from functools import cache
 
 from llvmlite import ir
 
+from ...formulas import primitives as scalar
+
 LANES = 8
+
+# Adding this to a number below 2**51 rounds it to an integer e and leaves e + 1023, the exponent field
+# of 2**e, in the low bits.
+EXPONENT_MAGIC = 1.5 * 2.0**52 + 1023.0
 
 DOUBLE = ir.DoubleType()
 I32 = ir.IntType(32)
@@ -85,10 +92,11 @@ class Lanes:
         return Lanes(self.builder, self.builder.fsub(_ir(other), self.v))
 
     def __mul__(self, other):
+        if _is_one(other):
+            return self
         return Lanes(self.builder, self.builder.fmul(self.v, _ir(other)))
 
-    def __rmul__(self, other):
-        return Lanes(self.builder, self.builder.fmul(_ir(other), self.v))
+    __rmul__ = __mul__
 
     def __truediv__(self, other):
         return Lanes(self.builder, self.builder.fdiv(self.v, _ir(other)))
@@ -118,6 +126,10 @@ class Lanes:
         return self._compare(">=", other)
 
 
+def _is_one(value) -> bool:
+    return not isinstance(value, Lanes) and value == 1.0
+
+
 def _ir(value):
     return value.v if isinstance(value, Lanes) else doubles(float(value))
 
@@ -138,6 +150,8 @@ def _call(name, *args):
 
 
 def where(condition, a, b):
+    if isinstance(condition, bool):  # of constants
+        return a if condition else b
     builder = condition.builder
     return Lanes(builder, builder.select(condition.v, _ir(a), _ir(b)))
 
@@ -163,6 +177,8 @@ def fma(a, b, c):
 
 
 def maximum(a, b):
+    if not isinstance(a, Lanes) and not isinstance(b, Lanes):
+        return max(a, b)
     builder = _builder(a, b)
     first = builder.fcmp_ordered(">=", _ir(a), _ir(b))
     return Lanes(builder, builder.select(first, _ir(a), _ir(b)))
@@ -192,17 +208,38 @@ def exponent(v):
     field = builder.and_(builder.lshr(bits, longs(52)), longs(0x7FF))
     bias = builder.select(lifted.v, longs(1022 + 54), longs(1022))
     value = builder.sitofp(builder.sub(field, bias), DOUBLES)
-    return where(counts, Lanes(builder, value), 0.0)
+    return where(counts, Lanes(builder, value), where(v == 0.0, scalar.NOWHERE, 0.0))
 
 
 def power_of_two(e):
-    """2**e, with e held to the normal range. The exponent field comes out of a magic sum."""
-    builder = e.builder
-    held = where(e > -1022.0, e, -1022.0)
-    held = where(held < 1023.0, held, 1023.0)
-    # Adding 2**52 + 1023 leaves the biased exponent in the low bits of the sum.
-    field = builder.bitcast((held + (2.0**52 + 1023.0)).v, LONGS)
+    """2**e, with e held to the normal range."""
+    if not isinstance(e, Lanes):
+        return scalar.power_of_two(e)
+    return normal_power_of_two(where(e < -1022.0, -1022.0, where(e > 1023.0, 1023.0, e)))
+
+
+def normal_power_of_two(e):
+    """2**e for an integer e in [-1022, 1023]."""
+    return power_of_magic(e + EXPONENT_MAGIC)
+
+
+def power_of_magic(sum_with_magic):
+    """2**e of e + EXPONENT_MAGIC: the sum holds the exponent field in its low bits."""
+    builder = sum_with_magic.builder
+    field = builder.bitcast(sum_with_magic.v, LONGS)
     return Lanes(builder, builder.bitcast(builder.shl(field, longs(52)), DOUBLES))
+
+
+def as_tuple(result) -> tuple:
+    """What a formula function returned, one value or several, as a tuple."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def scratch_builder() -> ir.IRBuilder:
+    """A builder whose instructions go nowhere."""
+    module = ir.Module()
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), []), "scratch")
+    return ir.IRBuilder(function.append_basic_block())
 
 
 def traced(function: Callable, primitives: tuple[tuple[str, Callable], ...]) -> Callable:

@@ -33,7 +33,7 @@ from .vectors import parameters
 class Layout:
     """Dimensions after merging: the axis, the rest, and which way the lanes lie."""
 
-    schedule: str  # "rows", "bent rows" or "columns"
+    schedule: str  # "rows" or "columns", "packed", "strided" or "bent"
     outer_sizes: list[int]
     outer_strides: list[list[int]]  # per operand
     axis_sizes: list[int]
@@ -80,11 +80,13 @@ def _packed(strides: Sequence[int], item: int) -> int:
     return sum(abs(s) != item for s in strides)
 
 
-def choose_layout(problem: Problem, strides: Sequence[Sequence[int]], lane_count: int) -> Layout:
+def choose_layout(
+    problem: Problem, strides: Sequence[Sequence[int]], lane_count: int, outputs: int
+) -> Layout:
     """Split dimensions into axis and rest and decide which way the lanes lie.
 
     ``strides`` are per operand and dimension of the problem; the first ``lane_count`` operands and
-    the last one are walked along the lanes, the others are constant along the axis.
+    the last ``outputs`` are walked along the lanes, the others are constant along the axis.
     """
     item = ITEMSIZE[problem.element]
     shape, axes = problem.shape, problem.axes
@@ -110,10 +112,19 @@ def choose_layout(problem: Problem, strides: Sequence[Sequence[int]], lane_count
         axis_sizes, axis_strides = [1], [[item] for _ in per_operand]
     if len(axis_sizes) > 1:
         return Layout("bent rows", outer_sizes, outer_strides, axis_sizes, axis_strides)
-    rows = Layout("rows", outer_sizes, outer_strides, axis_sizes, axis_strides)
+    lanes = [*range(lane_count), *range(len(per_operand) - outputs, len(per_operand))]
+    along = [axis_strides[o][0] for o in lanes]
+    one_way = along.count(along[0]) == len(along) and abs(along[0]) == item
+    packed = one_way and (along[0] > 0 or isinstance(problem.formula, ScanFormula))
+    rows = Layout(
+        "packed rows" if packed else "strided rows",
+        outer_sizes,
+        outer_strides,
+        axis_sizes,
+        axis_strides,
+    )
     if not outer_sizes:
         return rows
-    lanes = [*range(lane_count), len(per_operand) - 1]
     along_axis = _packed([axis_strides[o][0] for o in lanes], item)
     candidates = [
         (_packed([outer_strides[o][d] for o in lanes], item), -size, d)
@@ -123,14 +134,15 @@ def choose_layout(problem: Problem, strides: Sequence[Sequence[int]], lane_count
     extent, width = axis_sizes[0], -negative_size
     if width < LANES or (extent >= LANES and along_axis <= across):
         return rows
+    steps = [s[d] for s in outer_strides]
     return Layout(
-        "columns",
+        "packed columns" if all(s == item for s in steps) else "strided columns",
         outer_sizes[:d] + outer_sizes[d + 1 :],
         [s[:d] + s[d + 1 :] for s in outer_strides],
         axis_sizes,
         axis_strides,
         width,
-        [s[d] for s in outer_strides],
+        steps,
     )
 
 
@@ -153,15 +165,16 @@ def kernel_for(
 ) -> Kernel:
     """The compiled kernel of an op for an element type and a schedule."""
     formula = op.record(ties)
-    bent = schedule == "bent rows"
+    bent, packed = schedule.startswith("bent"), schedule.startswith("packed")
+    columns = schedule.endswith("columns")
 
     def make():
-        operands = Operands(element, full, row, op.outputs, bent, written)
+        operands = Operands(element, full, row, op.outputs, written, bent=bent, packed=packed)
         if isinstance(formula, ScanFormula):
-            if schedule == "columns":
+            if columns:
                 return make_scan_columns_kernel(formula, element, operands)
             return make_scan_rows_kernel(formula, element, operands, bent)
-        if schedule == "columns":
+        if columns:
             return make_columns_kernel(formula, element, operands)
         return make_rows_kernel(formula, element, operands)
 
@@ -191,7 +204,8 @@ class Launch:
         names = (*full, *row, *(op.outputs[w] for w in written))
         self.sources = tuple(n.removesuffix("_before") for n in names)
         table = [_along(problem, n, strides[n]) for n in self.sources]
-        layout = choose_layout(problem, table, len(full))
+        walked = 0 if problem.writes_rows else len(written)
+        layout = choose_layout(problem, table, len(full), walked)
         self.schedule = layout.schedule
         self._offsets = [0] * len(table)
         scan = isinstance(formula, ScanFormula)
@@ -205,13 +219,13 @@ class Launch:
         units = int(np.prod(layout.outer_sizes, dtype=np.int64)) if layout.outer_sizes else 1
         blocks = blocks_of(problem)
         tile = tiles = 0
-        if layout.schedule == "columns":
+        if layout.columns:
             tile = self._tile(layout.columns, units, threads, scan)
             tiles = -(-layout.columns // tile)
         self.workspace = self._scratch(problem, units * max(1, tiles * tile), blocks)
         head = [0] * (OPERANDS + 2 * len(table))
         head[0:3] = [units, layout.axis_sizes[0], blocks]
-        if layout.schedule == "bent rows":
+        if layout.schedule.startswith("bent"):
             head[1] = problem.extent
         head[4:6] = [len(layout.outer_sizes), len(layout.axis_sizes)]
         head[6] = len(head)
@@ -224,7 +238,7 @@ class Launch:
         body = head + layout.outer_sizes + [v for s in layout.outer_strides for v in s]
         body += layout.axis_sizes + [v for s in layout.axis_strides for v in s]
         self._template = np.array(body, np.int64)
-        if layout.schedule == "columns":
+        if layout.columns:
             units *= tiles
         elif isinstance(formula, RowFormula) and is_pointwise(formula):
             blocks = -(-layout.axis_sizes[0] // BLOCK)

@@ -27,13 +27,12 @@ class ScanParts:
 
     def __init__(self, formula: ScanFormula, element: str, operands: Operands):
         full, row = operands.full, operands.row
-        before = formula.prefix.state if formula.prefix else ()
-        known = ("", *before)
         self.prefix = Fold(formula.prefix, element, full, row) if formula.prefix else None
+        known = ("", *(self.prefix.state if self.prefix else ()))
         self.fold = Fold(formula.monoid, element, full, row, known)
-        names = (*known, *formula.monoid.state)
+        names = (*known, *self.fold.state)
         self.finish = per_element(formula.finish, element, full, row, names, len(operands.outputs))
-        self.extended = concatenate(len(known), len(formula.monoid.state))
+        self.extended = concatenate(len(known), self.fold.size)
         self.inclusive = formula.inclusive
 
 
@@ -55,7 +54,7 @@ def make_lane_carries(fold: Fold, descending: bool):
 
 def make_group_reader(operands: Operands, bent: bool, wanted):
     """Load wanted operands of a group side by side; ``y_before`` is one position further on."""
-    load_group = make_group_load(operands.edge, bent)
+    load_group = make_group_load(operands.edge, bent, operands.packed)
     made: dict = {}
     lines = []
     for o, name in enumerate(operands.full):
@@ -77,7 +76,7 @@ def make_scan_rows_kernel(formula: ScanFormula, element: str, operands: Operands
     """``kernel(p, begin, end)`` over whole rows."""
     parts = ScanParts(formula, element, operands)
     read_group = make_group_reader(operands, bent, operands.full)
-    store_group = make_group_store(operands.edge, bent)
+    store_group = make_group_store(operands.edge, bent, operands.packed)
     read_full = tuple_intrinsics(len(operands.full))[0]
     full_box = stack(GROUP * len(operands.full))
     if parts.prefix is None:

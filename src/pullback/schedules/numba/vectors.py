@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, Lanes, constant, doubles, shuffle, splat
+from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, Lanes, as_tuple, constant, doubles, shuffle, splat
 
 
 class VectorType(types.Type):
@@ -67,13 +67,12 @@ class Names:
         return [held[place][k] for place, k in (self.places[n] for n in wanted)]
 
 
-def emit_call(function: Callable, names: Names, size: int):
+def emit_call(function: Callable, names: Names):
     """An emitter calling a formula function on what ``names`` picks out of tuples of lanes."""
 
     def emit(builder, **tuples):
         held = {k: [Lanes(builder, v) for v in values] for k, values in tuples.items()}
-        result = function(*names.pick(function, held))
-        return list(result) if size > 1 else [result]
+        return list(as_tuple(function(*names.pick(function, held))))
 
     return emit
 
