@@ -1,0 +1,44 @@
+"""Counts the cells that were checked, and sets hypothesis up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from cells import COVERED
+
+settings.register_profile(
+    "suite",
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("suite")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand the cells of an xdist worker to the controller."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["cells"] = ["\t".join(cell) for cell in sorted(COVERED)]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error) -> None:
+    """Take the cells of a worker that has finished."""
+    lines = getattr(node, "workeroutput", {}).get("cells", ())
+    COVERED.update(tuple(line.split("\t")) for line in lines)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Say how many cells were covered."""
+    if not COVERED:
+        return
+    counts = [len(set(column)) for column in zip(*COVERED, strict=True)]
+    ops, elements, directions, layouts, edges = counts
+    terminalreporter.write_line(
+        f"{len(COVERED)} cells: op x dtype x direction x layout x edge "
+        f"({ops} ops, {elements} dtypes, {directions} directions, {layouts} layouts, "
+        f"{edges} edges)"
+    )

@@ -1,0 +1,210 @@
+"""The same bytes whatever the layout, the batch, the API, the buffer and the thread count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from cells import LAYOUTS, OPS, Cell, Fenced, as_tuple, outputs_for, run_fenced, same_bytes
+from grid import EVERY, default, variants
+from pullback.schedules.numba import pool
+from quick_data import quick_operands, quick_run
+
+# The first has lanes along the axis in C order and across columns in Fortran order, the second
+# the other way round. Extents pass a group of 64 and end inside a vector.
+PLACES = [((3, 9, 70), -1), ((70, 3, 9), 0)]
+
+
+def places(op: pb.Op, element: str) -> list[Cell]:
+    """Cells that reach each schedule of an op, with parameters that change the walk."""
+    base = default(op, element)
+    if op.family == "segment":
+        cells = [replace(base, shape=(40, 19), num_segments=7, **v) for v in variants(op)]
+        return cells if element == "f32" else cells[:1] + cells[-1:]
+    chosen = [replace(base, shape=shape, axis=axis) for shape, axis in PLACES]
+    if op.family == "scan":
+        chosen += [replace(cell, reverse=True) for cell in chosen]
+    if op.family == "reduce":
+        chosen.append(replace(base, shape=(9, 10, 8), axis=(0, 2)))
+    if op.ties and element == "f32":
+        chosen += [replace(chosen[0], ties=t) for t in op.ties[1:]]
+    return chosen
+
+
+def describe(cell: Cell, what: str) -> str:
+    return f"{cell}: other bytes {what}"
+
+
+@pytest.mark.parametrize(("name", "element"), EVERY)
+def test_layouts(name, element):
+    for cell in places(OPS[name], element):
+        given = quick_operands(cell)
+        base = run_fenced(cell, given)
+        for layout in LAYOUTS:
+            result = run_fenced(cell, given, layout)
+            for output in base:
+                assert same_bytes(result[output], base[output]), describe(cell, f"in {layout}")
+            cell.cover(layout, "layout")
+        check_every_operand_differently(cell, given, base)
+        check_broadcast(cell, given)
+
+
+def check_every_operand_differently(cell, given, base):
+    """Each operand in a layout of its own, turn by turn."""
+    names = [*(n for n in given if n != "segment_ids"), *cell.op.outputs]
+    for turn in range(1, 4):
+        picked = {n: list(LAYOUTS)[(k * 2 + turn) % len(LAYOUTS)] for k, n in enumerate(names)}
+        inputs = {
+            n: a if n == "segment_ids" else Fenced(a.shape, a.dtype, picked[n], a).array
+            for n, a in given.items()
+        }
+        outputs = {n: Fenced(a.shape, a.dtype, picked[n]) for n, a in base.items()}
+        cell.run_plan(inputs, {n: f.array for n, f in outputs.items()})
+        for name, fenced in outputs.items():
+            assert fenced.check() is None
+            assert same_bytes(fenced.array, base[name]), describe(cell, f"in {picked}")
+    cell.cover("one for each operand", "layout")
+
+
+def check_broadcast(cell, given):
+    """An input with stride 0 along a dimension gives what its copy gives."""
+    for name, axis in product(given, (0, -1)):
+        array = given[name]
+        if name == "segment_ids" or array.shape[axis] < 2:
+            continue
+        flat = np.broadcast_to(np.take(array, [0], axis=axis), array.shape)
+        copied = quick_run(cell, {**given, name: flat.copy()})
+        viewed = quick_run(cell, {**given, name: flat})
+        for a, b in zip(copied, viewed, strict=True):
+            assert same_bytes(a, b), describe(cell, f"with {name} broadcast along {axis}")
+    cell.cover("broadcast", "layout")
+
+
+@pytest.mark.parametrize(("name", "element"), EVERY)
+def test_function_equals_plan(name, element):
+    for cell in places(OPS[name], element):
+        given = quick_operands(cell)
+        planned = quick_run(cell, given)
+        called = as_tuple(cell.run_function(given))
+        fenced = outputs_for(cell, "sliced")
+        outs = [f.array for f in fenced.values()]
+        returned = as_tuple(cell.run_function(given, out=outs if len(outs) > 1 else outs[0]))
+        for a, b, c, out in zip(planned, called, returned, outs, strict=True):
+            assert same_bytes(a, b), describe(cell, "by function")
+            assert same_bytes(a, c), describe(cell, "by function with out=")
+            assert c is out
+        assert all(f.check() is None for f in fenced.values())
+        cell.cover("C", "function")
+
+
+@pytest.mark.parametrize(("name", "element"), EVERY)
+def test_alone_or_in_a_batch(name, element):
+    """A row of a batch and the same row by itself; for segments, a column."""
+    for cell in places(OPS[name], element):
+        given = quick_operands(cell)
+        batch = quick_run(cell, given)
+        if cell.op.family == "segment":
+            part = np.s_[:, 4:5]
+            one = replace(cell, shape=(cell.shape[0], 1))
+        elif cell.op.family == "lerp":
+            part = np.s_[1:2, 2:3, 3:4]
+            one = replace(cell, shape=(1, 1, 1))
+        else:
+            part = tuple(slice(None) if a in cell.axes else slice(1, 2) for a in range(3))
+            one = replace(cell, shape=tuple(n if a in cell.axes else 1 for a, n in enumerate(cell.shape)))
+        alone = {n: a if n == "segment_ids" else a[part] for n, a in given.items()}
+        for whole, single in zip(batch, quick_run(one, alone), strict=True):
+            assert same_bytes(np.ascontiguousarray(whole[part]), single), describe(cell, "alone")
+        cell.cover("C", "alone")
+
+
+@pytest.mark.parametrize(("name", "element"), EVERY)
+def test_in_place(name, element):
+    """An output that is exactly an input of the same shape; extents beyond a block of a scan."""
+    op = OPS[name]
+    if op.family == "segment":
+        pytest.skip("rows move between places; see test_segment.py")
+    cells = places(op, element) + [default(op, element, (2, 1100)), default(op, element, (1100, 9), 0)]
+    for cell, layout in product(cells, ("C", "mixed")):
+        given = quick_operands(cell)
+        base = quick_run(cell, given)
+        for read, written in product(given, op.outputs):
+            if given[read].shape != cell.shape_of(written):
+                continue
+            held = {n: Fenced(a.shape, a.dtype, layout, a) for n, a in given.items()}
+            outputs = {n: Fenced(cell.shape_of(n), cell.dtype, layout) for n in op.outputs}
+            outputs[written] = held[read]
+            cell.run_plan(
+                {n: f.array for n, f in held.items()}, {n: f.array for n, f in outputs.items()}
+            )
+            for n, expected in zip(op.outputs, base, strict=True):
+                assert outputs[n].check() is None
+                assert same_bytes(outputs[n].array, expected), describe(
+                    cell, f"with {written} in the place of {read}"
+                )
+        cell.cover(layout, "in place")
+
+
+@pytest.mark.parametrize(("name", "element"), EVERY)
+def test_reduction_backward_in_place_of_dy(name, element):
+    """Where nothing is reduced dy has the shape of dx."""
+    op = OPS[name]
+    if op.family != "reduce" or op.direction != "backward":
+        pytest.skip("only a reduction's dy is usually smaller than dx")
+    cell = default(op, element, (7, 1, 9), 1)
+    given = quick_operands(cell)
+    (base,) = quick_run(cell, given)
+    for read in [n for n in given if given[n].shape == cell.shape]:
+        held = {n: a.copy() for n, a in given.items()}
+        cell.run_plan(held, {"dx": held[read]})
+        assert same_bytes(held[read], base), describe(cell, f"with dx in the place of {read}")
+
+
+@pytest.mark.parametrize(("name", "element"), EVERY)
+def test_threads(name, element, monkeypatch):
+    """One, two and seven threads on few and many rows and columns, however small."""
+    monkeypatch.setattr(pool, "SERIAL_BYTES", 0)
+    op = OPS[name]
+    cells = places(op, element)
+    if op.family == "segment":
+        cells = [*cells, replace(cells[0], shape=(3000, 70), num_segments=900)]
+    else:
+        some = [((1, 9000), 1), ((2, 5000), 1), ((37, 70), 1), ((520, 300), 0), ((9000, 9), 0)]
+        cells = cells[:2] + [default(op, element, shape, axis) for shape, axis in some]
+    for cell in cells:
+        given = quick_operands(cell)
+        base = quick_run(cell, given, threads=1)
+        for threads in (2, 7):
+            for a, b in zip(base, quick_run(cell, given, threads=threads), strict=True):
+                assert same_bytes(a, b), describe(cell, f"on {threads} threads")
+        cell.cover("C", "threads")
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_threads_on_large_arrays(name):
+    """Sizes at which threads work without being told to, by every way to ask for them."""
+    op = OPS[name]
+    if op.family == "segment":
+        cells = [replace(default(op, "f32", (40_000, 40)), num_segments=9000)]
+    else:
+        cells = [default(op, "f32", (3, 400_000)), default(op, "f32", (1500, 800), 0)]
+    for cell in cells:
+        given = quick_operands(cell)
+        base = quick_run(cell, given, threads=1)
+        plan = cell.plan()
+        outputs = {n: np.empty(cell.shape_of(n), cell.dtype) for n in op.outputs}
+        plan.run(**given, **outputs, stream=pb.Stream(threads=2))
+        before = pb.get_num_threads()
+        try:
+            pb.set_num_threads(7)
+            called = as_tuple(cell.run_function(given))
+        finally:
+            pb.set_num_threads(before)
+        for a, b, c in zip(base, outputs.values(), called, strict=True):
+            assert same_bytes(a, b), describe(cell, "with Stream(threads=2)")
+            assert same_bytes(a, c), describe(cell, "with set_num_threads(7)")
+        cell.cover("C", "threads, large")

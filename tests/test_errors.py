@@ -1,0 +1,488 @@
+"""Every row of SPEC 1.3: the right class, a message that names the operand, and nothing written."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import pullback as pb
+from cells import DTYPES, ELEMENTS, OPS, Cell, Fenced, outputs_for
+from grid import default
+from quick_data import quick_operands
+
+BUILTIN = {
+    pb.UnsupportedError: NotImplementedError,
+    pb.InvalidProblemError: ValueError,
+    pb.BufferTooSmallError: ValueError,
+    pb.MisalignedOperandError: ValueError,
+    pb.WorkspaceTooSmallError: ValueError,
+}
+SHAPE = (4, 6)
+
+
+class Call:
+    """A valid call of an op, to be spoilt in one place and then refused."""
+
+    def __init__(self, op: pb.Op, element: str = "f32"):
+        self.cell: Cell = default(op, element, SHAPE)
+        self.operands: dict[str, Any] = quick_operands(self.cell)
+        self.fenced = outputs_for(self.cell)
+        self.outputs: dict[str, Any] = {n: f.array for n, f in self.fenced.items()}
+
+    def inputs(self) -> list[str]:
+        return [n for n in self.operands if n != "segment_ids"]
+
+    def refused(self, error: type, *words: str, workspace: Any = None, functions=True) -> None:
+        """The plan's check, its run and the function all refuse alike; outputs keep their poison."""
+        plan = self.cell.plan()
+        messages = []
+        if workspace is None:
+            with pytest.raises(error) as caught:
+                plan.can_implement(**self.operands, **self.outputs)
+            messages.append(check_message(caught, error, words))
+        with pytest.raises(error) as caught:
+            plan.run(**self.operands, **self.outputs, workspace=workspace)
+        messages.append(check_message(caught, error, words))
+        assert len(set(messages)) == 1, f"can_implement and run disagree: {messages}"
+        if functions:
+            outs = list(self.outputs.values())
+            with pytest.raises(error) as caught:
+                self.cell.run_function(self.operands, out=outs if len(outs) > 1 else outs[0])
+            # The function calls its output "out".
+            names = [re.escape("out") if w in self.outputs else re.escape(w) for w in words[:1]]
+            pattern = "|".join([*names, *(re.escape(w) for w in words[:1])])
+            assert re.match(rf"({pattern})\b", str(caught.value)), str(caught.value)
+            check_class(caught, error)
+        for name, fenced in self.fenced.items():
+            assert fenced.is_untouched(), f"{name} was written by a call that raised"
+
+
+def check_class(caught: pytest.ExceptionInfo, error: type) -> None:
+    assert type(caught.value) is error
+    assert isinstance(caught.value, pb.PullbackError)
+    assert isinstance(caught.value, BUILTIN[error])
+
+
+def check_message(caught: pytest.ExceptionInfo, error: type, words: tuple[str, ...]) -> str:
+    """The message begins with the operand and holds what was expected and what came."""
+    check_class(caught, error)
+    message = str(caught.value)
+    assert message.startswith(words[0]), message
+    for word in words[1:]:
+        assert word in message, f"{word!r} not in {message!r}"
+    return message
+
+
+every_op = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+
+
+@every_op
+def test_wrong_shape(op):
+    for name in Call(op).inputs():
+        call = Call(op)
+        expected = call.cell.shape_of(name)
+        wrong = (*expected[:-1], expected[-1] + 2)
+        call.operands[name] = np.zeros(wrong, call.cell.dtype)
+        # A function takes its shape from the first operand, so another one is then at fault.
+        call.refused(
+            pb.InvalidProblemError, name, str(expected), str(wrong), functions=False
+        )
+    for name in op.outputs:
+        call = Call(op)
+        expected = call.cell.shape_of(name)
+        wrong = (*expected[:-1], expected[-1] + 2)
+        call.fenced[name] = Fenced(wrong, call.cell.dtype)
+        call.outputs[name] = call.fenced[name].array
+        call.refused(pb.InvalidProblemError, name, str(expected), str(wrong))
+
+
+@every_op
+def test_second_operand_of_another_shape(op):
+    """In a function the first operand sets the shape and the others must follow."""
+    names = Call(op).inputs()[1:]
+    for name in names:
+        call = Call(op)
+        expected = call.cell.shape_of(name)
+        wrong = (expected[0] + 1, *expected[1:])
+        call.operands[name] = np.zeros(wrong, call.cell.dtype)
+        with pytest.raises(pb.InvalidProblemError, match=r"^\w+: expected shape"):
+            call.cell.run_function(call.operands)
+
+
+@every_op
+def test_wrong_rank(op):
+    call = Call(op)
+    name = op.outputs[0]
+    expected = call.cell.shape_of(name)
+    call.outputs[name] = call.outputs[name].reshape(1, *expected)
+    call.refused(pb.InvalidProblemError, name, str(expected), str((1, *expected)))
+
+
+@every_op
+@pytest.mark.parametrize("other", ELEMENTS)
+def test_operand_of_another_dtype(op, other):
+    element = "f64" if other == "f32" else "f32"
+    for name in [*Call(op).inputs(), *op.outputs]:
+        call = Call(op, element)
+        wrong = Fenced(call.cell.shape_of(name), DTYPES[other])
+        if name in op.outputs:
+            call.fenced[name] = wrong
+            call.outputs[name] = wrong.array
+        else:
+            call.operands[name] = np.zeros(wrong.array.shape, DTYPES[other])
+        # A function takes the element type from its first operand; another one is then at fault.
+        first = next(iter(inspect.signature(getattr(pb, op.name)).parameters))
+        call.refused(pb.InvalidProblemError, name, element, other, functions=name != first)
+
+
+@every_op
+@pytest.mark.parametrize("dtype", ["i4", "c8", "?", "u1", ml_dtypes.float8_e5m2, "O", ">f4"])
+def test_unsupported_dtype(op, dtype):
+    for name in Call(op).inputs():
+        call = Call(op)
+        wrong = np.zeros(call.cell.shape_of(name), dtype)
+        call.operands[name] = wrong
+        expected = pb.InvalidProblemError if dtype == "i4" else pb.UnsupportedError
+        call.refused(expected, name, "i32" if dtype == "i4" else wrong.dtype.newbyteorder("=").name)
+
+
+@pytest.mark.parametrize("element", ["f8", "int32", "complex64", np.int32, "float", None, 3])
+def test_unsupported_element(element):
+    with pytest.raises(pb.UnsupportedError) as caught:
+        pb.ScanDescriptor("cumsum", (3,), element=element)
+    check_message(caught, pb.UnsupportedError, ("element", "f32, f64, f16, bf16", repr(element)))
+
+
+@every_op
+def test_missing_operand(op):
+    for name in [*Call(op).operands, *op.outputs]:
+        call = Call(op)
+        if len(op.outputs) > 1 and name in op.outputs:
+            continue  # da and db may be left out
+        if name in op.outputs:
+            call.outputs[name] = None
+        else:
+            call.operands[name] = None
+        call.refused(
+            pb.InvalidProblemError, name, "required", "got None", functions=False
+        )
+
+
+@every_op
+def test_needs_are_what_cannot_be_left_out(op):
+    plan = Call(op).cell.plan()
+    assert plan.needs == op.needs
+    if op.direction == "forward":
+        assert not plan.needs
+    for name in ("x", "y"):
+        if op.direction == "backward" and op.family in ("scan", "reduce", "softmax"):
+            call = Call(op)
+            call.operands.pop(name, None)
+            if name in plan.needs:
+                call.refused(pb.InvalidProblemError, name, op.name, "None", functions=False)
+            else:
+                plan.run(**call.operands, **call.outputs)
+
+
+@every_op
+def test_read_only_output(op):
+    for name in op.outputs:
+        call = Call(op)
+        call.outputs[name].flags.writeable = False
+        call.refused(pb.InvalidProblemError, name, "writable", "read-only")
+
+
+@every_op
+def test_self_overlapping_output(op):
+    """Broadcast, and overlapping by strides that are not zero."""
+    for name in op.outputs:
+        for strides in ((0, 4), (4, 4)):
+            call = Call(op)
+            shape = (3, 5)
+            if op.family == "segment":
+                call.cell = replace(call.cell, shape=shape, num_segments=3)
+            elif op.family == "reduce" and op.direction == "forward":
+                call.cell = replace(call.cell, shape=(3, 5, 2))
+                shape = (3, 5, 1)
+            else:
+                call.cell = replace(call.cell, shape=shape)
+            call.operands = quick_operands(call.cell)
+            call.fenced = outputs_for(call.cell)
+            call.outputs = {n: f.array for n, f in call.fenced.items()}
+            tangled = np.lib.stride_tricks.as_strided(
+                call.outputs[name], shape, (*strides, 4)[: len(shape)], writeable=True
+            )
+            call.outputs[name] = tangled
+            call.refused(
+                pb.InvalidProblemError, name, "overlapping", str(tangled.strides), str(shape)
+            )
+
+
+@every_op
+def test_output_over_part_of_an_input(op):
+    """One element further, the same memory reversed, and rows that interleave."""
+    for name in Call(op).inputs():
+        for out in op.outputs:
+            call = Call(op)
+            shape = call.cell.shape_of(out)
+            held = Fenced((64,), call.cell.dtype, values=np.linspace(0.5, 1.5, 64))
+            before = held.bytes.copy()
+            source = call.cell.shape_of(name)
+            count = int(np.prod(source))
+            call.operands[name] = held.array[:count].reshape(source)
+            size = int(np.prod(shape))
+            for start in (count - 1, 1):
+                call.outputs[out] = held.array[start : start + size].reshape(shape)
+                call.refused(pb.InvalidProblemError, out, name, "overlap")
+                assert np.array_equal(held.bytes, before)
+            if shape == source and count > 1:
+                call.outputs[out] = call.operands[name][::-1, ::-1]
+                call.refused(pb.InvalidProblemError, out, name, "overlap")
+                assert np.array_equal(held.bytes, before)
+
+
+def test_outputs_may_not_overlap_each_other():
+    call = Call(OPS["lerp_backward"])
+    call.outputs["db"] = call.outputs["da"]
+    with pytest.raises(pb.InvalidProblemError, match=r"^(da|db): .*overlaps"):
+        call.cell.run_plan(call.operands, call.outputs)
+    assert call.fenced["da"].is_untouched()
+
+
+@every_op
+def test_misaligned_address(op):
+    for name in [*Call(op).inputs(), *op.outputs]:
+        call = Call(op)
+        shape = call.cell.shape_of(name)
+        raw = np.full(int(np.prod(shape)) * 4 + 8, 0xFF, np.uint8)
+        odd = np.ndarray(shape, np.float32, raw, 1)
+        if name in op.outputs:
+            call.outputs[name] = odd
+        else:
+            call.operands[name] = odd
+        call.refused(pb.MisalignedOperandError, name, "4", hex(odd.ctypes.data))
+        assert (raw == 0xFF).all()
+
+
+@every_op
+def test_tensor_ref_outside_its_buffer(op):
+    for name in [*Call(op).inputs(), *op.outputs]:
+        call = Call(op)
+        shape = call.cell.shape_of(name)
+        count = int(np.prod(shape))
+        held = Fenced((count + 1,), call.cell.dtype)
+        for offset in (2, -1):
+            ref = pb.TensorRef(held.array, shape, offset=offset)
+            (call.outputs if name in op.outputs else call.operands)[name] = ref
+            with pytest.raises(pb.BufferTooSmallError) as caught:
+                call.cell.plan().run(**call.operands, **call.outputs)
+            words = (name, f"needs {count + 2}", f"got {count + 1}")
+            check_message(caught, pb.BufferTooSmallError, words)
+            assert (caught.value.needed, caught.value.got) == (count + 2, count + 1)
+            with pytest.raises(pb.BufferTooSmallError):
+                call.cell.plan().can_implement(**call.operands, **call.outputs)
+            assert held.is_untouched()
+        assert all(f.is_untouched() for f in call.fenced.values())
+
+
+@every_op
+def test_tensor_ref_stands_for_an_array(op):
+    """Every operand as a reference into a flat buffer gives what arrays give."""
+    call = Call(op)
+    call.cell.run_plan(call.operands, call.outputs)
+    flat: dict[str, pb.TensorRef] = {}
+    for name, array in call.operands.items():
+        buffer = np.zeros(array.size + 5, array.dtype)
+        buffer[3 : 3 + array.size] = array.ravel()
+        flat[name] = pb.TensorRef(buffer, array.shape, offset=3)
+    buffers = {n: Fenced((2 * a.size + 7,), a.dtype) for n, a in call.outputs.items()}
+    refs = {}
+    for name, array in call.outputs.items():
+        steps = tuple(2 * s // array.itemsize for s in np.empty(array.shape, array.dtype).strides)
+        refs[name] = pb.TensorRef(buffers[name].array, array.shape, steps, 5)
+    call.cell.run_plan(flat, refs)
+    for name, array in call.outputs.items():
+        written = buffers[name].array[5 : 5 + 2 * array.size : 2]
+        assert written.tobytes() == array.tobytes()
+        untouched = np.delete(buffers[name].array, np.s_[5 : 5 + 2 * array.size : 2])
+        assert np.isnan(untouched.astype(float)).all()
+
+
+@pytest.mark.parametrize("name", ["cumprod_backward", "prod_backward", "segment_sum"])
+def test_workspace_too_small(name):
+    call = Call(OPS[name])
+    shape = (3, 2000)
+    call.cell = replace(call.cell, shape=shape)
+    call.operands = quick_operands(call.cell)
+    call.fenced = outputs_for(call.cell)
+    call.outputs = {n: f.array for n, f in call.fenced.items()}
+    needed = call.cell.plan().workspace_size
+    assert needed > 0
+    for got in (needed - 1, 1, 0):
+        space = np.zeros(got, np.uint8)
+        call.refused(
+            pb.WorkspaceTooSmallError, "workspace", str(needed), str(got), workspace=space,
+            functions=False,
+        )  # fmt: skip
+        with pytest.raises(pb.WorkspaceTooSmallError) as caught:
+            call.cell.run_plan(call.operands, call.outputs, workspace=space)
+        assert (caught.value.needed, caught.value.got) == (needed, got)
+
+
+def test_workspace_must_be_aligned_and_writable():
+    call = Call(OPS["segment_sum"])
+    needed = call.cell.plan().workspace_size
+    raw = np.zeros(needed + 16, np.uint8)
+    offset = 1 + -raw.ctypes.data % 8
+    call.refused(
+        pb.MisalignedOperandError, "workspace", "8", workspace=raw[offset:], functions=False
+    )
+    call.refused(
+        pb.InvalidProblemError, "workspace", "writable", workspace=bytes(needed), functions=False
+    )
+
+
+AXIAL = [op for op in OPS.values() if op.family in ("scan", "reduce", "softmax")]
+
+
+@pytest.mark.parametrize("op", AXIAL, ids=lambda op: op.name)
+def test_axis_out_of_range(op):
+    for axis in (2, -3):
+        cell = replace(default(op, "f32", SHAPE), axis=axis)
+        with pytest.raises(pb.InvalidProblemError) as caught:
+            cell.plan()
+        words = (f"{op.family}_axis", "[-2, 1]", str(axis))
+        check_message(caught, pb.InvalidProblemError, words)
+        call = Call(op)
+        call.cell = replace(call.cell, axis=axis)
+        with pytest.raises(pb.InvalidProblemError, match=rf"axis.*\[-2, 1\].*{axis}"):
+            call.cell.run_function(call.operands, out=next(iter(call.outputs.values())))
+        assert all(f.is_untouched() for f in call.fenced.values())
+
+
+@pytest.mark.parametrize("op", [o for o in AXIAL if o.family == "reduce"], ids=lambda op: op.name)
+def test_repeated_axis(op):
+    with pytest.raises(pb.InvalidProblemError, match=r"^reduce_axis: expected distinct.*\(0, -2\)"):
+        replace(default(op, "f32", SHAPE), axis=(0, -2)).plan()
+
+
+@every_op
+def test_negative_dim(op):
+    cell = replace(default(op, "f32"), shape=(4, -1), num_segments=3)
+    with pytest.raises(pb.InvalidProblemError) as caught:
+        cell.plan()
+    field = {"lerp": "shape", "segment": "embedding_dim"}.get(op.family, "input_shape")
+    check_message(caught, pb.InvalidProblemError, (field, "non-negative", "-1"))
+
+
+def test_unknown_kind():
+    makers = [pb.ScanDescriptor, pb.ReduceBackwardDescriptor, pb.SoftmaxDescriptor]
+    for make in makers:
+        with pytest.raises(pb.UnsupportedError) as caught:
+            make("cumsun", (3,))
+        check_message(caught, pb.UnsupportedError, ("kind", "expected one of", "'cumsun'"))
+    with pytest.raises(pb.UnsupportedError, match=r"^kind: .*'sum'"):
+        pb.ScanDescriptor("sum", (3,))
+    with pytest.raises(pb.UnsupportedError, match=r"^kind: .*'mix'"):
+        pb.BinaryParamDescriptor("mix", (3,), "f32", 0.5)
+    with pytest.raises(pb.UnsupportedError, match=r"^backend: .*'cuda'"):
+        pb.PlanPreference(backend="cuda")
+
+
+@pytest.mark.parametrize("op", [o for o in OPS.values() if o.ties], ids=lambda op: op.name)
+def test_unknown_ties(op):
+    call = Call(op)
+    call.cell = replace(call.cell, ties="random")
+    with pytest.raises(pb.UnsupportedError, match=r"^ties: expected one of .*'random'"):
+        call.cell.plan()
+    with pytest.raises(pb.UnsupportedError, match=r"^ties: "):
+        call.cell.run_function(call.operands, out=call.outputs["dx"])
+    assert call.fenced["dx"].is_untouched()
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_extreme_of_nothing(kind):
+    for shape, axis in (((0,), 0), ((3, 0), 1), ((3, 0, 2), (0, 1)), ((0,), None)):
+        cell = replace(default(OPS[kind], "f32"), shape=shape, axis=axis)
+        with pytest.raises(pb.InvalidProblemError) as caught:
+            cell.plan()
+        check_message(caught, pb.InvalidProblemError, ("x", "at least one element", str(shape)))
+        with pytest.raises(pb.InvalidProblemError, match=r"^x: "):
+            cell.run_function({"x": np.zeros(shape, "f4")})
+
+
+@pytest.mark.parametrize("wrong", [-1, 4, 2**31, -(2**40)])
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("name", ["segment_sum", "segment_sum_backward"])
+def test_id_out_of_range(name, is_sorted, wrong):
+    ids = np.array([0, 0, 1, 3, 3, 3])
+    ids[-1 if wrong > 0 else 0] = wrong
+    for dtype in ("i8", "i4"):
+        if dtype == "i4" and abs(wrong) >= 2**31:
+            continue
+        call = Call(OPS[name])
+        call.cell = replace(call.cell, shape=(6, 6), is_sorted=is_sorted)
+        call.operands = quick_operands(call.cell)
+        call.fenced = outputs_for(call.cell)
+        call.outputs = {n: f.array for n, f in call.fenced.items()}
+        call.operands["segment_ids"] = ids.astype(dtype)
+        row = 5 if wrong > 0 else 0
+        call.refused(pb.InvalidProblemError, "segment_ids", "[0, 4)", str(wrong), f"row {row}")
+
+
+def test_ids_of_a_sorted_plan_must_ascend():
+    call = Call(OPS["segment_sum"])
+    call.cell = replace(call.cell, is_sorted=True)
+    call.operands["segment_ids"] = np.array([0, 2, 1, 3])
+    call.refused(pb.InvalidProblemError, "segment_ids", "ascending", "1", "2", "row 2")
+
+
+@pytest.mark.parametrize("policy", ["raise", "drop"])
+def test_dropping_does_not_excuse_disorder(policy):
+    call = Call(OPS["segment_sum"])
+    call.cell = replace(call.cell, is_sorted=True, out_of_range=policy)
+    call.operands["segment_ids"] = np.array([0, 3, 2, 3], np.int32)
+    call.refused(pb.InvalidProblemError, "segment_ids", "ascending", "row 2")
+
+
+@pytest.mark.parametrize("name", ["segment_sum", "segment_sum_backward"])
+def test_ids_must_be_integers_in_one_dimension(name):
+    for ids in (np.zeros(4, "f4"), np.zeros((4, 1), "i8"), np.zeros(3, "i8")):
+        call = Call(OPS[name])
+        call.operands["segment_ids"] = ids
+        words = ("segment_ids", "int32 or int64" if ids.dtype == "f4" else "(4,)")
+        call.refused(pb.InvalidProblemError, *words, functions=name == "segment_sum")
+    call = Call(OPS[name])
+    call.operands["segment_ids"] = np.zeros(4, "u8")
+    call.refused(pb.UnsupportedError, "segment_ids", "uint64")
+
+
+def test_lerp_backward_takes_a_pair():
+    dy = np.ones(3, "f4")
+    for out in (dy, (dy,), (dy, dy, dy)):
+        with pytest.raises(pb.InvalidProblemError, match=r"^out: expected a pair \(da, db\)"):
+            pb.lerp_backward(dy, weight=0.5, out=out)
+    for weight in ("half", None, [1, 2]):
+        with pytest.raises(pb.InvalidProblemError, match=r"^weight: expected a number"):
+            pb.lerp_backward(dy, weight=weight)
+
+
+def test_wrong_descriptor_for_a_plan():
+    descriptor = pb.ScanDescriptor("cumsum", (3,))
+    with pytest.raises(pb.InvalidProblemError, match=r"expected a ScanBackwardDescriptor, got Scan"):
+        pb.ScanBackwardPlan.select(descriptor)
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, True, "two", None])
+def test_thread_counts(n):
+    with pytest.raises(pb.InvalidProblemError, match=r"^n: expected a positive integer"):
+        pb.set_num_threads(n)
+    if n is not None:
+        with pytest.raises(pb.InvalidProblemError, match=r"^threads: expected a positive integer"):
+            pb.PlanPreference(threads=n)
