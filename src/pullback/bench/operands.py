@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,13 @@ def _factors(rng: np.random.Generator, shape: tuple[int, ...], element: str, ext
     return drawn.astype(dtype_of(element))
 
 
-def make_operands(case: Case, seed: int = SEED) -> dict[str, np.ndarray]:
-    """Inputs of a case; saves are what the forward would have saved, rounded to the element."""
+def make_operands(
+    case: Case, seed: int = SEED, save: Callable[[np.ndarray], np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
+    """Inputs of a case, with what the forward would have saved, rounded to the element.
+
+    ``save`` makes y of x; without it the plain formula in float64 does.
+    """
     rng = np.random.default_rng(seed)
     element = case.element
     made: dict[str, np.ndarray] = {}
@@ -49,13 +55,14 @@ def make_operands(case: Case, seed: int = SEED) -> dict[str, np.ndarray]:
         else:
             made[name] = _normal(rng, case.shape_of(name), element)
     if "y" in case.op.inputs:
-        made["y"] = _saved(case, made.get("x"), rng)
+        x = made.get("x")
+        if x is None:
+            x = _normal(rng, case.shape, element)
+        made["y"] = save(x) if save else _saved(case, x)
     return {n: made[n] for n in case.op.inputs}
 
 
-def _saved(case: Case, x: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
-    if x is None:
-        x = _normal(rng, case.shape, case.element)
+def _saved(case: Case, x: np.ndarray) -> np.ndarray:
     forward = plain.FORWARD.get(case.op.kind)
     if forward is not None:
         with np.errstate(all="ignore"):

@@ -50,7 +50,8 @@ class NumpyPeer:
         return lambda: formula(*arguments)
 
 
-def _torch_forward(torch: Any, case: Case) -> Callable[..., Any]:
+def torch_forward(torch: Any, case: Case) -> Callable[..., Any]:
+    """The op of a case in torch."""
     axes = case.axes
     axis = axes[0] if axes else 0
     reductions = {
@@ -82,7 +83,8 @@ def _torch_forward(torch: Any, case: Case) -> Callable[..., Any]:
     raise NotOffered(f"torch has no {kind}")
 
 
-def _to_torch(torch: Any, array: np.ndarray) -> Any:
+def to_torch(torch: Any, array: np.ndarray) -> Any:
+    """A tensor on the array's memory; bfloat16 goes through its bits."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
@@ -98,12 +100,12 @@ class TorchPeer:
     name, module = "torch", "torch"
 
     def _forward(self, torch: Any, case: Case) -> Callable[..., Any]:
-        return _torch_forward(torch, case)
+        return torch_forward(torch, case)
 
     def prepare(self, case: Case, operands: Mapping[str, np.ndarray]) -> Call:
         import torch
 
-        given = {n: _to_torch(torch, a) for n, a in operands.items()}
+        given = {n: to_torch(torch, a) for n, a in operands.items()}
         if case.family == "segment":
             ids, shape = given["segment_ids"], (case.segments, case.shape[1])
             if case.op.direction == "forward":
@@ -145,7 +147,7 @@ class CompilePeer(TorchPeer):
 
     def _forward(self, torch: Any, case: Case) -> Callable[..., Any]:
         torch._dynamo.reset()
-        return torch.compile(_torch_forward(torch, case), dynamic=False)
+        return torch.compile(torch_forward(torch, case), dynamic=False)
 
     def _segment(self, torch: Any, shape: tuple[int, int], ids: Any) -> Callable[..., Any]:
         torch._dynamo.reset()

@@ -69,7 +69,7 @@ def bars(report: Mapping[str, Any], stat: str = "ms") -> bytes:
     axes.axvline(100, color="#444444", linewidth=0.8, linestyle="--")
     axes.set_xlabel("useful bytes per second, % of a copy of the same bytes")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    figure.legend(frameon=False, loc="outside lower center", ncols=len(names))
     machine = report["machine"]
     axes.set_title(f"{machine['cpu']}, {machine['cores']} cores", fontsize=10, loc="left")
     return _png(figure)

@@ -77,9 +77,9 @@ def _compare(
     return Verdict(False, worst, how, reason)
 
 
-def _rounding(terms: int) -> float:
-    """Two float64 computations with at most terms + 8 roundings each, at half an ulp each."""
-    return (terms + 8) * 2.0**-52
+def rounding(terms: int) -> float:
+    """At most four float64 roundings for each element and a few more, at half an ulp each."""
+    return (4 * terms + 16) * 2.0**-53
 
 
 def _some(count: int, most: int) -> np.ndarray:
@@ -115,9 +115,9 @@ def _verify_rows(case: Case, operands: Arrays, outputs: Arrays) -> Verdict:
         if case.op.direction == "forward":
             a, b = wide["a"], wide["b"]
             size = np.abs(a) + w * (np.abs(a) + np.abs(b))
-            return _compare(cut["y"], a + w * (b - a), size, _rounding(4), how)
+            return _compare(cut["y"], a + w * (b - a), size, rounding(4), how)
         pair = {"da": (1 - w) * wide["dy"], "db": w * wide["dy"]}
-        verdicts = [_compare(cut[n], v, np.abs(v), _rounding(4), how) for n, v in pair.items()]
+        verdicts = [_compare(cut[n], v, np.abs(v), rounding(4), how) for n, v in pair.items()]
         return max(verdicts, key=lambda v: v.worst)
     if case.op.direction == "forward":
         return _compare(cut["y"], *_forward(case, wide["x"]), how)
@@ -136,7 +136,7 @@ def _forward(case: Case, x: np.ndarray) -> Expected:
     else:
         magnitude = np.abs(value)
     exps = 2.0 if case.op.kind in plain.FORWARD_EXPS else 0.0
-    return value, magnitude, _rounding(case.extent) + exps * EXP_ERROR[case.element]
+    return value, magnitude, rounding(case.extent) + exps * EXP_ERROR[case.element]
 
 
 def _backward(case: Case, wide: Arrays, shape: tuple[int, ...]) -> Expected:
@@ -148,7 +148,7 @@ def _backward(case: Case, wide: Arrays, shape: tuple[int, ...]) -> Expected:
     value = plain.BACKWARD[kind](*arguments)
     sized = plain.MAGNITUDE.get(kind)
     magnitude = sized(*arguments) if sized else np.abs(value)
-    relative: np.ndarray | float = _rounding(case.extent)
+    relative: np.ndarray | float = rounding(case.extent)
     if kind in plain.EXPS:
         relative = relative + plain.EXPS[kind](y, axes) * EXP_ERROR[case.element]
     return value, magnitude, relative
@@ -166,7 +166,7 @@ def _verify_segment(case: Case, operands: Arrays, outputs: Arrays) -> Verdict:
     magnitude = plain.segment_sum(np.abs(taken), ids, case.segments)
     terms = int(np.bincount(ids, minlength=1).max())
     out = outputs["output"][:, columns]
-    return _compare(out, exact, magnitude, _rounding(terms), f"{len(columns)} columns")
+    return _compare(out, exact, magnitude, rounding(terms), f"{len(columns)} columns")
 
 
 def _verify_small(case: Case) -> Verdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,22 +24,20 @@ from rich.progress import (
 
 def console() -> Console:
     """Where results go. Wide enough for the tables when it is not a terminal."""
-    made = Console(highlight=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = Console(highlight=False, width=160)
-    return made
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
+    return Console(highlight=False, markup=False, emoji=False, width=wide)
 
 
 def error_console() -> Console:
     """Where progress goes."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
 def steps(total: int) -> Iterator[tuple[Progress, Any]]:
     """A progress bar over so many steps, gone when it ends."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..bench import Change, figures
+from ..catalog import Op
 
 PLAIN = {"box": None, "pad_edge": False, "header_style": "bold"}
 
@@ -72,8 +73,7 @@ def bench(report: Mapping[str, Any], stat: str) -> Iterator[RenderableType]:
         row: list[Any] = [cell["op"], *(cell[k] for k in varying)]
         found = figures(cell, stat)
         if found is None:
-            reason = cell.get("skipped") or f"WRONG: {cell['check']['reason']}"
-            made.add_row(*row, Text(reason, style="red"))
+            made.add_row(*row, Text("skipped" if "skipped" in cell else "WRONG", style="red"))
             continue
         row += [number(found.ms), number(found.function_ms), number(found.gbs)]
         row += [percent(found.of_copy), *(ratio(found.ratios.get(p)) for p in peers)]
@@ -85,6 +85,9 @@ def bench(report: Mapping[str, Any], stat: str) -> Iterator[RenderableType]:
     yield made
     yield ""
     yield from _bench_summary(report["summary"], peers)
+    for cell in cells:
+        if not cell.get("check", {}).get("ok", True):
+            yield Text(f"WRONG {cell['op']}: {cell['check']['reason']}", style="red")
 
 
 def _bench_summary(summary: Mapping[str, Any], peers: Sequence[str]) -> Iterator[RenderableType]:
@@ -163,3 +166,165 @@ def scaling(report: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield ""
         yield heading
         yield made
+
+
+def ops(found: Sequence[Op]) -> Iterator[RenderableType]:
+    """The catalog. Dtypes and backends get a column only where they differ."""
+    varying = {
+        "dtypes": len({op.dtypes for op in found}) > 1,
+        "backends": len({op.backends for op in found}) > 1,
+    }
+    extra = [name for name, differs in varying.items() if differs]
+    made = table(["op", "family", "needs", *extra])
+    made.add_column("formula", overflow="fold", ratio=3)
+    made.add_column("edge rules", overflow="fold", ratio=2)
+    for op in found:
+        more = [" ".join(getattr(op, name)) for name in extra]
+        needs = " ".join(sorted(op.needs)) or "-"
+        made.add_row(op.name, op.family, needs, *more, op.formula, op.edges or "-")
+    yield made
+    yield ""
+    same = [
+        f"{name} {' '.join(getattr(found[0], name))}"
+        for name, differs in varying.items()
+        if not differs
+    ]
+    yield "; ".join([f"{len(found)} op{'s' * (len(found) != 1)}", *same])
+
+
+def _pairs(rows: Mapping[str, str]) -> Table:
+    made = Table(show_header=False, **PLAIN)  # type: ignore[arg-type]
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows.items():
+        made.add_row(name, value)
+    return made
+
+
+def size(count: float) -> str:
+    """Bytes with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def explanation(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Everything about an op but its snippet."""
+    sku, guarantee = found["sku"], found["guarantee"]
+    promises = [k.replace("_", " ") for k, v in guarantee.items() if v is True]
+    where = "x".join(map(str, found["shape"]))
+    rows = {
+        "op": f"{found['name']} ({found['family']}, {found['direction']})",
+        "formula": found["formula"],
+    }
+    if found["derivation"]:
+        rows["derivation"] = "\n".join(found["derivation"])
+    rows |= {
+        "saves": ", ".join(found["needs"]) or "none",
+        "edges": found["edges"] or "none",
+    }
+    if found["ties"]:
+        rows["ties"] = f"{', '.join(found['ties'])} (default {found['ties'][0]})"
+    rows |= {
+        "guarantee": f"computed in {guarantee['math_precision']}, accumulated in "
+        f"{guarantee['accumulator']}, rounded once to {found['dtype']};\n{', '.join(promises)}",
+        "kernel": f"for {where} {found['dtype']}, axis {found['axis']}: "
+        + ", ".join(f"{k} {v}" for k, v in sku.items() if v),
+        "bytes moved": f"{size(found['bytes_moved'])}: {', '.join(found['reads'])} read, "
+        f"{', '.join(found['outputs'])} written, each once",
+        "workspace": size(found["workspace_bytes"]),
+    }
+    yield _pairs(rows)
+    yield ""
+
+
+def environment(found: Mapping[str, Any]) -> RenderableType:
+    """What a bug report needs."""
+    cache = found["cache"]
+    rows = {
+        "pullback": found["pullback"],
+        "python": f"{found['python']} on {found['system']}",
+        "cpu": f"{found['cpu']}, {found['cores']} cores",
+        "features": " ".join(found["cpu_features"]) or "unknown",
+        "memory": f"{size(found['memory_available_bytes'])} available",
+        "threads": str(found["threads"]),
+        "gpu": ", ".join(found["gpus"]) or "none",
+        "cache": f"{cache['folder']}: {cache['kernels']} kernels, {size(cache['bytes'])}"
+        + ("" if cache["writable"] else ", not writable"),
+    }
+    rows |= found["libraries"]
+    rows |= {name: version or "not installed" for name, version in found["cli"].items()}
+    rows |= found["variables"]
+    return _pairs(rows)
+
+
+def ulp(value: float | None) -> str:
+    """An error in ulps."""
+    if value is None:
+        return "-"
+    return "wrong" if value == float("inf") else number(value, 2)
+
+
+def checks(report: Mapping[str, Any], long: bool) -> Iterator[RenderableType]:
+    """Pass or fail for each op, with its errors and torch's."""
+    results = report["results"]
+    theirs = any("torch_max_ulp" in r for r in results)
+    yield from _checks_long(results, theirs) if long else _checks_short(results, theirs)
+    yield ""
+    failed = [r for r in results if not r["ok"]]
+    for r in failed:
+        yield Text(f"FAIL {r['op']} {r['dtype']}: {'; '.join(r['reasons'])}", style="red")
+    count = f"{len(results)} checks"
+    if failed:
+        yield Text(f"{len(failed)} of {count} failed", style="bold red")
+    else:
+        yield Text(f"all {count} passed", style="bold green")
+
+
+def _checks_short(results: Sequence[Mapping[str, Any]], theirs: bool) -> Iterator[RenderableType]:
+    dtypes = list(dict.fromkeys(r["dtype"] for r in results))
+    by_op: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for r in results:
+        by_op.setdefault(r["op"], {})[r["dtype"]] = r
+    columns = [c for d in dtypes for c in ((d, f"torch {d}") if theirs else (d,))]
+    made = table(["op", *columns, "bytes", "result"], columns)
+    for op, row in by_op.items():
+        cells: list[Any] = []
+        for d in dtypes:
+            r = row.get(d, {})
+            cells.append(ulp(r.get("max_ulp")))
+            if theirs:
+                cells.append(Text(ulp(r.get("torch_max_ulp")), style="dim"))
+        made.add_row(op, *cells, _bytes(list(row.values())), _verdict(list(row.values())))
+    yield "largest error in units in the last place" + (", beside torch's" if theirs else "")
+    yield ""
+    yield made
+
+
+def _bytes(rows: Sequence[Mapping[str, Any]]) -> Text:
+    kinds = [{**r["layouts"], "function": r["function"], **r["threads"]} for r in rows]
+    same = sum(sum(k.values()) for k in kinds)
+    total = sum(len(k) for k in kinds)
+    return Text(f"{same}/{total} same", style="" if same == total else "red")
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]]) -> Text:
+    ok = all(r["ok"] for r in rows)
+    return Text("pass" if ok else "FAIL", style="green" if ok else "bold red")
+
+
+def _checks_long(results: Sequence[Mapping[str, Any]], theirs: bool) -> Iterator[RenderableType]:
+    numbers = ["max", "mean", *(("torch max", "torch mean") if theirs else ())]
+    made = table(["op", "dtype", *numbers, "layouts", "threads", "result"], numbers)
+    for r in results:
+        cells = [ulp(r["max_ulp"]), ulp(r["mean_ulp"])]
+        if theirs:
+            cells += [ulp(r.get("torch_max_ulp")), ulp(r.get("torch_mean_ulp"))]
+        layouts = f"{sum(r['layouts'].values())}/{len(r['layouts'])}"
+        threads = f"{sum(r['threads'].values())}/{len(r['threads'])}"
+        made.add_row(r["op"], r["dtype"], *cells, layouts, threads, _verdict([r]))
+    yield "errors in units in the last place" + (", beside torch's" if theirs else "")
+    yield ""
+    yield made

@@ -1,0 +1,82 @@
+"""``pullback env``."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+from typing import Any
+
+import click
+
+from ..bench import machine
+from ..threads import get_num_threads
+from . import tables
+from .output import console
+
+# The instruction sets that the kernels can use.
+INTERESTING = (
+    *("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl"),
+    *("avx512_bf16", "avx512_fp16", "amx_bf16", "asimd", "fphp", "asimdhp", "bf16", "sve"),
+)
+VARIABLES = (
+    "PULLBACK_NUM_THREADS",
+    "PULLBACK_CACHE_DIR",
+    "NUMBA_DISABLE_JIT",
+    "NUMBA_CPU_NAME",
+    "NUMBA_CPU_FEATURES",
+    "OMP_NUM_THREADS",
+)
+
+
+def _cache() -> dict[str, Any]:
+    from ..schedules.numba.compile import cache_directory
+
+    folder = cache_directory()
+    sizes = [f.stat().st_size for f in folder.rglob("*") if f.is_file()] if folder.is_dir() else []
+    kernels = len(list(folder.rglob("*.nbc"))) if folder.is_dir() else 0
+    nearest = next(p for p in (folder, *folder.parents) if p.exists())
+    return {
+        "folder": str(folder),
+        "kernels": kernels,
+        "bytes": sum(sizes),
+        "writable": os.access(nearest, os.W_OK),
+    }
+
+
+def _gpu() -> list[str]:
+    if importlib.util.find_spec("torch") is None:
+        return []
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())]
+
+
+def facts() -> dict[str, Any]:
+    """What a bug report needs."""
+    found = machine.describe()
+    flags = set(machine.cpu_features())
+    return found | {
+        "system": platform.platform(),
+        "cli": {n: machine.version_of(n) for n in ("click", "rich", "matplotlib", "mpmath")},
+        "cpu_features": [f for f in INTERESTING if f in flags],
+        "memory_available_bytes": machine.available_memory(),
+        "threads": get_num_threads(),
+        "cache": _cache(),
+        "gpus": _gpu(),
+        "variables": {v: os.environ[v] for v in VARIABLES if v in os.environ},
+    }
+
+
+@click.command("env")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def command(as_json: bool) -> None:
+    """Show versions, CPU, kernel cache, threads and GPU."""
+    found = facts()
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    console().print(tables.environment(found))
