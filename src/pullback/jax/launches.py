@@ -1,0 +1,154 @@
+"""A CPU launch in words. No other file here knows how schedules describe themselves."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..formulas.record import functions_of
+from ..problem import Problem, SegmentProblem
+from ..schedules.numba import backend, pool, segment
+from ..schedules.numba.compile import Kernel, code_digest, source_digest
+from ..schedules.numba.launch import Launch, operands_of
+from ..schedules.numba.memory import OPERANDS, SCRATCH
+from ..threads import get_num_threads
+from . import handler
+from .pairs import AnyProblem
+
+Shape = tuple[int, ...]
+WORKSPACE = "workspace"
+
+
+def reads(problem: AnyProblem) -> tuple[str, ...]:
+    """The operands a problem's kernel looks at, in the order of the catalog."""
+    if isinstance(problem, SegmentProblem):
+        return problem.op.inputs
+    full, row = operands_of(problem)
+    used = {name.removesuffix("_before") for name in (*full, *row)}
+    return tuple(name for name in problem.op.inputs if name in used)
+
+
+def strides_of(shape: Shape, wanted: Shape, item: int) -> Shape:
+    """Byte strides of a row-major array; dimensions of length 1 stand for any length."""
+    strides = []
+    step = item
+    for size, full in zip(reversed(shape), reversed(wanted), strict=True):
+        strides.append(0 if size == 1 != full else step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def describe(
+    problem: AnyProblem, operands: Mapping[str, tuple[Shape, np.dtype]], outputs: tuple[str, ...]
+) -> tuple[np.ndarray, int]:
+    """The attribute that makes the handler run a problem, and the bytes of workspace it needs.
+
+    Parameters
+    ----------
+    problem
+        What to run.
+    operands
+        Shape and dtype of each operand that is read and of each output, in the order of the call.
+    outputs
+        The outputs that are wanted; a workspace follows them in the results.
+    """
+    threads = get_num_threads()
+    inputs = tuple(n for n in operands if n not in outputs)
+    places = {n: k for k, n in enumerate(inputs)}
+    places |= {n: -1 - k for k, n in enumerate((*outputs, WORKSPACE))}
+    strides = {
+        n: strides_of(shape, problem.shape_of(n), dtype.itemsize)
+        for n, (shape, dtype) in operands.items()
+    }
+    if isinstance(problem, SegmentProblem):
+        ids = "i32" if operands["segment_ids"][1].itemsize == 4 else "i64"
+        phases, patches, block, workspace = _segment(problem, strides, ids)
+    else:
+        phases, patches, block, workspace = _rows(problem, strides, threads)
+    words = [0] * handler.HEAD
+    words[handler.VERSION] = handler.LAUNCH_VERSION
+    words[handler.PHASES], words[handler.PATCHES] = len(phases), len(patches)
+    words[handler.LENGTH], words[handler.THREADS] = len(block), threads
+    for kernel, units, traffic in phases:
+        words += [_register(kernel, problem), units, int(traffic >= pool.SERIAL_BYTES)]
+    for word, name, offset in patches:
+        words += [word, places[name], offset]
+    return np.array([*words, *block], np.int64), workspace
+
+
+def _rows(problem: Problem, strides: dict[str, Shape], threads: int):
+    launch = Launch(problem, strides, threads)
+    patches = [
+        (OPERANDS + 2 * k, name, launch._offsets[k]) for k, name in enumerate(launch.sources)
+    ]
+    if launch.workspace:
+        patches.append((SCRATCH, WORKSPACE, 0))
+    phases = [(launch.kernel, launch.units, launch.traffic)]
+    return phases, patches, launch._template.tolist(), launch.workspace
+
+
+def _segment(problem: SegmentProblem, strides: dict[str, Shape], ids: str):
+    values, result = problem.op.full[0], problem.op.outputs[0]
+    block = [0] * segment.WORDS
+    block[segment.NUM_INPUTS] = problem.num_inputs
+    block[segment.NUM_COLUMNS] = problem.embedding_dim
+    block[segment.NUM_SEGMENTS] = problem.num_segments
+    block[segment.VALUE_ROW], block[segment.VALUE_COLUMN] = strides[values]
+    block[segment.RESULT_ROW], block[segment.RESULT_COLUMN] = strides[result]
+    block[segment.ID_STRIDE] = strides["segment_ids"][0]
+    patches = [
+        (segment.VALUES, values, 0),
+        (segment.IDS, "segment_ids", 0),
+        (segment.RESULT, result, 0),
+    ]
+    runner = backend.SegmentRunner(problem)
+    rows = problem.num_inputs + problem.num_segments
+    traffic = rows * strides[result][0]
+    if problem.op.direction == "backward":
+        return [(runner._kernel("gather", ids), problem.num_inputs, traffic)], patches, block, 0
+    phases = [(runner._kernel("sum", ids), problem.num_segments, traffic)]
+    workspace = backend.segment_workspace(problem)
+    if workspace:
+        phases.insert(0, (runner._kernel("sort", ids), 1, 0))
+        patches.append((segment.STARTS, WORKSPACE, 0))
+        patches.append((segment.ORDER, WORKSPACE, 8 * (problem.num_segments + 1)))
+    return phases, patches, block, workspace
+
+
+_registered: dict[int, Kernel] = {}
+
+
+def _register(kernel: Kernel, problem: AnyProblem) -> int:
+    """The id of a kernel: the same in every process that would compile the same code for it."""
+    identity = _identity(kernel.name, code_digest(functions_of(problem.formula)))
+    if identity not in _registered:
+        _registered[identity] = kernel
+        handler.register_kernel(identity, kernel.address)
+    return identity
+
+
+@cache
+def _identity(name: str, code: str) -> int:
+    digest = hashlib.sha256(f"{name}-{code}-{source_digest()}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1 or 1
+
+
+def run_on_host(
+    problem: AnyProblem, operands: Mapping[str, np.ndarray], outputs: tuple[str, ...]
+) -> list[np.ndarray]:
+    """The same through the NumPy path."""
+    from ..interop import view
+
+    arrays = {n: np.broadcast_to(a, problem.shape_of(n)) for n, a in operands.items()}
+    dtype = operands[reads(problem)[0]].dtype
+    results = {n: np.empty(problem.shape_of(n), dtype) for n in outputs}
+    views = {n: view(a, n) for n, a in {**arrays, **results}.items()}
+    runner: Any = backend.NumbaRunner
+    if isinstance(problem, SegmentProblem):
+        runner = backend.SegmentRunner
+    runner(problem).run(views, 0, 0, get_num_threads())
+    return list(results.values())
