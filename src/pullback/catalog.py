@@ -13,7 +13,7 @@ from .formulas import lerp, reduce, scan, segment, softmax
 from .formulas.record import Formula
 
 DTYPES = ("f32", "f64", "f16", "bf16")
-BACKENDS = ("numba",)
+BACKENDS = ("numba", "triton")
 
 
 @dataclass(frozen=True)

@@ -15,20 +15,29 @@ from .errors import InvalidProblemError
 from .interop import View, empty, empty_like, is_writable_kind, mark_written, output_view, restore
 from .interop import view as view_of
 from .threads import get_num_threads
+from .vocabulary import BackendKind, PlanPreference
 
-# Plans by (op.name, shape, dtype and parameters), so that a repeated call does not validate again.
+# Plans by (op.name, device, shape, dtype and parameters), so that a repeated call does not validate
+# again.
 _plans: dict[tuple[Any, ...], p.Plan] = {}
 _MOST_PLANS = 4096
 
 
-def _plan(key: tuple[Any, ...], make: Callable[[], p.Plan]) -> p.Plan:
+def _plan(key: tuple[Any, ...], make: Callable[[PlanPreference], p.Plan], device: str) -> p.Plan:
     plan = _plans.get(key)
     if plan is None:
-        plan = make()
+        plan = make(PlanPreference()) if device == "cpu" else _plan_on_gpu(make, device)
         if len(_plans) >= _MOST_PLANS:
             _plans.clear()
         _plans[key] = plan
     return plan
+
+
+def _plan_on_gpu(make: Callable[[PlanPreference], p.Plan], device: str) -> p.Plan:
+    from .schedules.triton.device import on_device
+
+    with on_device(device):
+        return make(PlanPreference(backend=BackendKind.TRITON))
 
 
 def _float_view(array: Any, name: str) -> View:
@@ -66,7 +75,7 @@ class _Output:
 
 def _run_same_shape(
     op: Op,
-    make: Callable[[], p.Plan],
+    make: Callable[[PlanPreference], p.Plan],
     key: tuple[Any, ...],
     arrays: dict[str, Any],
     views: dict[str, View],
@@ -74,7 +83,7 @@ def _run_same_shape(
 ) -> Any:
     """Ops whose operands all have one shape and whose only output has it too."""
     lead = next(iter(views))
-    plan = _plan(key, make)
+    plan = _plan(key, make, views[lead].device)
     target = _Output(out, arrays[lead], views[lead].shape, views[lead], op.outputs[0])
     views[op.outputs[0]] = target.view
     _execute(plan, views)
@@ -84,15 +93,16 @@ def _run_same_shape(
 def run_scan(op: Op, arrays: dict[str, Any], axis: int, reverse: bool, ties: Any, out: Any) -> Any:
     views = {n: _float_view(a, n) for n, a in arrays.items()}
     lead = next(iter(views.values()))
-    key = (op.name, lead.shape, lead.dtype, axis, reverse, ties)
+    key = (op.name, lead.device, lead.shape, lead.dtype, axis, reverse, ties)
 
-    def make() -> p.Plan:
+    def make(on: PlanPreference) -> p.Plan:
         fields: dict[str, Any] = {"scan_axis": axis, "reverse": reverse, "element": lead.dtype}
         if op.direction == "forward":
-            return p.ScanPlan.select(d.ScanDescriptor(op.kind, lead.shape, **fields))
+            return p.ScanPlan.select(d.ScanDescriptor(op.kind, lead.shape, **fields), on)
         if ties is not None:
             fields["ties"] = ties
-        return p.ScanBackwardPlan.select(d.ScanBackwardDescriptor(op.kind, lead.shape, **fields))
+        descriptor = d.ScanBackwardDescriptor(op.kind, lead.shape, **fields)
+        return p.ScanBackwardPlan.select(descriptor, on)
 
     return _run_same_shape(op, make, key, arrays, views, out)
 
@@ -100,14 +110,14 @@ def run_scan(op: Op, arrays: dict[str, Any], axis: int, reverse: bool, ties: Any
 def run_softmax(op: Op, arrays: dict[str, Any], axis: int, out: Any) -> Any:
     views = {n: _float_view(a, n) for n, a in arrays.items()}
     lead = next(iter(views.values()))
-    key = (op.name, lead.shape, lead.dtype, axis)
+    key = (op.name, lead.device, lead.shape, lead.dtype, axis)
 
-    def make() -> p.Plan:
+    def make(on: PlanPreference) -> p.Plan:
         fields: dict[str, Any] = {"softmax_axis": axis, "element": lead.dtype}
         if op.direction == "forward":
-            return p.SoftmaxPlan.select(d.SoftmaxDescriptor(op.kind, lead.shape, **fields))
+            return p.SoftmaxPlan.select(d.SoftmaxDescriptor(op.kind, lead.shape, **fields), on)
         descriptor = d.SoftmaxBackwardDescriptor(op.kind, lead.shape, **fields)
-        return p.SoftmaxBackwardPlan.select(descriptor)
+        return p.SoftmaxBackwardPlan.select(descriptor, on)
 
     return _run_same_shape(op, make, key, arrays, views, out)
 
@@ -135,12 +145,12 @@ def run_reduce(op: Op, x: Any, axis: Any, keepdims: bool, correction: float, out
     v = _float_view(x, "x")
     axis_key = tuple(axis) if isinstance(axis, list) else axis
 
-    def make() -> p.Plan:
+    def make(on: PlanPreference) -> p.Plan:
         return p.ReducePlan.select(
-            d.ReduceDescriptor(op.kind, v.shape, axis_key, v.dtype, correction)
+            d.ReduceDescriptor(op.kind, v.shape, axis_key, v.dtype, correction), on
         )
 
-    plan = _plan((op.name, v.shape, v.dtype, axis_key, correction), make)
+    plan = _plan((op.name, v.device, v.shape, v.dtype, axis_key, correction), make, v.device)
     axes, kept = plan.descriptor.axes, plan.descriptor.y_shape()
     shape = kept if keepdims else tuple(n for k, n in enumerate(v.shape) if k not in axes)
     target = _Output(out, x, shape, v, "y")
@@ -161,7 +171,7 @@ def run_reduce_backward(
         shape = d.normalize_shape(shape, "shape")
     axis_key = tuple(axis) if isinstance(axis, list) else axis
 
-    def make() -> p.Plan:
+    def make(on: PlanPreference) -> p.Plan:
         fields: dict[str, Any] = {
             "reduce_axis": axis_key,
             "element": dy.dtype,
@@ -169,9 +179,10 @@ def run_reduce_backward(
         }
         if ties is not None:
             fields["ties"] = ties
-        return p.ReduceBackwardPlan.select(d.ReduceBackwardDescriptor(op.kind, shape, **fields))
+        descriptor = d.ReduceBackwardDescriptor(op.kind, shape, **fields)
+        return p.ReduceBackwardPlan.select(descriptor, on)
 
-    plan = _plan((op.name, shape, dy.dtype, axis_key, correction, ties), make)
+    plan = _plan((op.name, dy.device, shape, dy.dtype, axis_key, correction, ties), make, dy.device)
     axes = plan.descriptor.axes
     for name in ("dy", "y"):
         if name in views:
@@ -188,12 +199,12 @@ def run_lerp(op: Op, a: Any, b: Any, weight: Any, out: Any) -> Any:
     lead = views["a"]
     weight = _weight(weight)
 
-    def make() -> p.Plan:
+    def make(on: PlanPreference) -> p.Plan:
         return p.BinaryParamPlan.select(
-            d.BinaryParamDescriptor(op.kind, lead.shape, lead.dtype, weight)
+            d.BinaryParamDescriptor(op.kind, lead.shape, lead.dtype, weight), on
         )
 
-    key = (op.name, lead.shape, lead.dtype, _weight_key(weight))
+    key = (op.name, lead.device, lead.shape, lead.dtype, _weight_key(weight))
     return _run_same_shape(op, make, key, {"a": a, "b": b}, views, out)
 
 
@@ -205,12 +216,12 @@ def run_lerp_backward(op: Op, dy: Any, weight: Any, out: Any) -> tuple[Any, Any]
     elif not isinstance(out, (tuple, list)) or len(out) != 2:
         raise InvalidProblemError(f"out: expected a pair (da, db), got {type(out).__name__}")
 
-    def make() -> p.Plan:
+    def make(on: PlanPreference) -> p.Plan:
         return p.BinaryParamBackwardPlan.select(
-            d.BinaryParamBackwardDescriptor(op.kind, v.shape, v.dtype, weight)
+            d.BinaryParamBackwardDescriptor(op.kind, v.shape, v.dtype, weight), on
         )
 
-    plan = _plan((op.name, v.shape, v.dtype, _weight_key(weight)), make)
+    plan = _plan((op.name, v.device, v.shape, v.dtype, _weight_key(weight)), make, v.device)
     targets = [_Output(o, dy, v.shape, v, n) for o, n in zip(out, op.outputs, strict=True)]
     _execute(plan, {"dy": v, "da": targets[0].view, "db": targets[1].view})
     return targets[0].result(), targets[1].result()
@@ -281,10 +292,10 @@ def run_segment(
         {"input": a, "segment_ids": ids, "output": b} for a, b in _cut_into_rows(v, target.view)
     ]
 
-    def make(width: int) -> p.Plan:
-        return names[1].select(names[0](rows, width, segments, v.dtype, oor))
+    def make(on: PlanPreference, width: int) -> p.Plan:
+        return names[1].select(names[0](rows, width, segments, v.dtype, oor), on)
 
-    _execute_pairs(make, (op.name, rows, segments, v.dtype, is_sorted, oor), pairs)
+    _execute_pairs(make, (op.name, v.device, rows, segments, v.dtype, is_sorted, oor), pairs)
     return target.result()
 
 
@@ -301,23 +312,26 @@ def run_segment_backward(op: Op, d_output: Any, segment_ids: Any, oor: Any, out:
         {"d_output": a, "segment_ids": ids, "d_input": b} for a, b in _cut_into_rows(v, target.view)
     ]
 
-    def make(width: int) -> p.Plan:
+    def make(on: PlanPreference, width: int) -> p.Plan:
         return p.UnsortedSegmentSumBackwardPlan.select(
-            d.UnsortedSegmentSumBackwardDescriptor(rows, width, segments, v.dtype, oor)
+            d.UnsortedSegmentSumBackwardDescriptor(rows, width, segments, v.dtype, oor), on
         )
 
-    _execute_pairs(make, (op.name, rows, segments, v.dtype, oor), pairs)
+    _execute_pairs(make, (op.name, v.device, rows, segments, v.dtype, oor), pairs)
     return target.result()
 
 
 def _execute_pairs(
-    make: Callable[[int], p.Plan], key: tuple[Any, ...], pairs: list[dict[str, View]]
+    make: Callable[[PlanPreference, int], p.Plan],
+    key: tuple[Any, ...],
+    pairs: list[dict[str, View]],
 ) -> None:
     """Run one plan on every pair; all are checked before the first is written."""
     if not pairs:
         return
-    width = next(iter(pairs[0].values())).shape[1]
-    plan = _plan((*key, width), lambda: make(width))
+    first = next(iter(pairs[0].values()))
+    width = first.shape[1]
+    plan = _plan((*key, width), lambda on: make(on, width), first.device)
     for views in pairs:
         plan.check_views(views)
     plan.check_values(pairs[0])

@@ -10,7 +10,6 @@ from .catalog import Op, find
 from .errors import (
     InvalidProblemError,
     MisalignedOperandError,
-    UnsupportedError,
     WorkspaceTooSmallError,
 )
 from .interop import View, mark_written, output_view, view
@@ -63,10 +62,14 @@ class Plan:
         self._problem = problem
         self._op = op
         self.needs: frozenset[str] = op.needs
-        self._runner = _make_runner(problem)
+        self._on_gpu = preference.backend is BackendKind.TRITON
+        self._runner = _make_runner(problem, self._on_gpu)
+        self._device: str = self._runner.device if self._on_gpu else "cpu"
         self._shapes = {n: problem.shape_of(n) for n in (*op.inputs, *op.outputs)}
         self._element = problem.element
-        self.workspace_size: int = _workspace_size(problem)
+        self.workspace_size: int = (
+            self._runner.workspace_size if self._on_gpu else _workspace_size(problem)
+        )
         self._skips = "db" in op.outputs
 
     @classmethod
@@ -94,8 +97,6 @@ class Plan:
                 f"descriptor: expected a {cls.Descriptor.__name__}, got {type(descriptor).__name__}"
             )
         preference = preference or PlanPreference()
-        if preference.backend is BackendKind.TRITON:
-            raise UnsupportedError("backend: 'triton' is not available here, only 'numba'")
         kind = str(getattr(descriptor.kind, "value", descriptor.kind))
         op = find(kind.removeprefix("unsorted_"), cls.direction)
         return cls(descriptor, preference, cls._problem_of(descriptor, op), op)
@@ -107,7 +108,7 @@ class Plan:
     @property
     def precision_guarantee(self) -> PrecisionGuarantee:
         """What the kernel promises about its numbers."""
-        return CPU_GUARANTEE
+        return self._runner.guarantee if self._on_gpu else CPU_GUARANTEE
 
     @property
     def sku(self) -> KernelSku:
@@ -119,8 +120,8 @@ class Plan:
             aux_element="i32|i64" if self._op.family == "segment" else None,
             layout="strided",
             epilogue=None,
-            arch=platform.machine(),
-            backend=BackendKind.NUMBA,
+            arch=self._runner.arch if self._on_gpu else platform.machine(),
+            backend=BackendKind.TRITON if self._on_gpu else BackendKind.NUMBA,
             precision_guarantee=self.precision_guarantee,
         )
 
@@ -151,9 +152,15 @@ class Plan:
                     raise InvalidProblemError(f"{name}: expected int32 or int64 ids, got {v.dtype}")
             elif v.dtype != element:
                 raise InvalidProblemError(f"{name}: expected element {element}, got {v.dtype}")
-            if v.device != "cpu":
+            if v.device != self._device:
+                hint = (
+                    f"pass it on {self._device}"
+                    if self._on_gpu or not v.device.startswith("cuda")
+                    else "a plan for it takes PlanPreference(backend='triton')"
+                )
                 raise InvalidProblemError(
-                    f"{name}: expected memory on the CPU, where this plan runs, got {v.device}"
+                    f"{name}: expected memory on {self._device}, where this plan runs, got "
+                    f"{v.device}; {hint}"
                 )
         written = [(n, views[n]) for n in self._op.outputs if n in views]
         # A row of a segment op is read again after another may have been written over it.
@@ -168,9 +175,10 @@ class Plan:
                 if other == name or (in_place and other in self._op.inputs and same_memory(out, v)):
                     continue
                 if overlaps(out, v):
+                    allowed = " (or exactly in place)" if in_place else ""
                     raise InvalidProblemError(
-                        f"{name}: expected an output apart from {other}"
-                        f"{' (or exactly in place)' if in_place else ''}, got memory that overlaps it"
+                        f"{name}: expected an output apart from {other}{allowed}, got memory that "
+                        f"overlaps it"
                     )
         return views
 
@@ -178,13 +186,20 @@ class Plan:
         """Run on checked views."""
         if all(0 in v.shape for n, v in views.items() if n in self._op.outputs):
             return
-        self._runner.run(views, workspace, size, threads)
+        if self._on_gpu:
+            self._runner.run(views, None, None)
+        else:
+            self._runner.run(views, workspace, size, threads)
 
     def _run(self, operands: dict[str, Any], workspace: Any, stream: Stream | None) -> None:
         views = self._check(operands)
-        self.check_values(views)
-        address, size = _workspace(workspace, self.workspace_size)
-        self.execute(views, address, size, self._threads(stream))
+        if self._on_gpu:
+            if any(0 not in views[n].shape for n in self._op.outputs if n in views):
+                self._runner.run(views, workspace, stream)
+        else:
+            self.check_values(views)
+            address, size = _workspace(workspace, self.workspace_size)
+            self.execute(views, address, size, self._threads(stream))
         for name in self._op.outputs:
             if operands.get(name) is not None:
                 mark_written(operands[name])
@@ -203,7 +218,11 @@ class Plan:
         return f"{type(self).__name__}({self.descriptor!r})"
 
 
-def _make_runner(problem: Any) -> Any:
+def _make_runner(problem: Any, on_gpu: bool) -> Any:
+    if on_gpu:
+        from .schedules.triton.backend import make_runner
+
+        return make_runner(problem)
     from .schedules.numba import backend
 
     if isinstance(problem, SegmentProblem):
@@ -289,6 +308,15 @@ class _Binaries(Plan):
 
 
 class _Segments(Plan):
+    def raise_for_ids(self) -> None:
+        """Raise if a run since the last call met ids that the plan forbids, and wait to know it.
+
+        On the CPU ``run`` raises by itself. On a GPU it waits for nothing: rows with such ids are
+        left out or get zeros, and what was found stays on the device until it is asked for here.
+        """
+        if self._on_gpu:
+            self._runner.raise_noted()
+
     @staticmethod
     def _problem_of(descriptor: Any, op: Op) -> SegmentProblem:
         return SegmentProblem(

@@ -1,0 +1,82 @@
+"""Triton's interpreter, with its scans and reductions on whole arrays.
+
+The interpreter folds with a formula's ``combine`` element by element, a millisecond each. Here the
+same ``combine`` is called on arrays, in the log-step order of a GPU's scan. Import before kernels
+are made; ``TRITON_INTERPRET=1`` must be set before Triton is imported.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+
+
+def _call(ops, first, later, kinds):
+    """combine(first, later) on lists of arrays."""
+    given = [ops.to_tensor(a, k) for a, k in zip((*first, *later), (*kinds, *kinds), strict=True)]
+    result = ops.combine_fn(*given)
+    result = result if isinstance(result, (tuple, tl.tuple)) else (result,)
+    shape = np.broadcast_shapes(*(a.shape for a in first))
+    return [
+        np.broadcast_to(np.asarray(r.handle.data if isinstance(r, tl.tensor) else r), shape).astype(
+            a.dtype
+        )
+        for r, a in zip(result, first, strict=True)
+    ]
+
+
+def _cut(arrays, axis, *bounds):
+    where = [slice(None)] * arrays[0].ndim
+    where[axis] = slice(*bounds)
+    return [a[tuple(where)] for a in arrays]
+
+
+def scan(self, given):
+    kinds = [g.dtype for g in given]
+    held = [g.handle.data for g in given]
+    distance = 1
+    while distance < held[0].shape[self.axis]:
+        # Whole tiles, since Triton's shapes are powers of two: what wraps round is not kept.
+        earlier = [np.roll(h, distance, self.axis) for h in held]
+        joined = _call(self, earlier, held, kinds)
+        kept = _cut(held, self.axis, None, distance)
+        joined = _cut(joined, self.axis, distance, None)
+        held = [np.concatenate(pair, self.axis) for pair in zip(kept, joined, strict=True)]
+        distance *= 2
+    return [self.to_tensor(h, k) for h, k in zip(held, kinds, strict=True)]
+
+
+def reduce(self, given):
+    assert self.axis is not None
+    kinds = [g.dtype for g in given]
+    held = [g.handle.data for g in given]
+    while held[0].shape[self.axis] > 1:
+        half = held[0].shape[self.axis] // 2
+        held = _call(
+            self,
+            _cut(held, self.axis, None, half),
+            _cut(held, self.axis, half, None),
+            kinds,
+        )
+    if not self.keep_dims:
+        held = [h.squeeze(self.axis) for h in held]
+    return [self.to_tensor(h, k) for h, k in zip(held, kinds, strict=True)]
+
+
+_call_patching = interpreter.InterpretedFunction.__call__
+
+
+def _call_function(self, *args, **kwargs):
+    # The interpreter patches triton.language anew for every call; for functions that see no other
+    # module of Triton the kernel's own patch holds.
+    if self.fn.__module__.startswith("pullback"):
+        return self.rewrite()(*args, **kwargs)
+    return _call_patching(self, *args, **kwargs)
+
+
+def install() -> None:
+    """Use the array versions from here on."""
+    interpreter.InterpretedFunction.__call__ = _call_function
+    interpreter.ScanOps.generic_scan = scan
+    interpreter.ReduceOps.generic_reduce = reduce
