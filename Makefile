@@ -47,6 +47,7 @@ docs: .venv-test/ready
 	$(TEST)/python tools/stubs.py
 	$(TEST)/python tools/ops_table.py
 	$(TEST)/python tools/ulp_table.py
+	$(TEST)/python tools/console.py
 
 clean:
 	rm -rf .venv-test .venv-bench build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,0 +1,32 @@
+"""Run the commands shown in README.md and put what they print below them.
+
+A block opened by ```` ```console ```` whose first line is ``$ pullback ...`` is replaced by that line
+and the command's output, 120 columns wide.
+
+Usage: python tools/console.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+BLOCK = re.compile(r"^```console\n\$ pullback (.*?)\n.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+def shown(match: re.Match[str]) -> str:
+    command = [sys.executable, "-m", "pullback", *shlex.split(match[1])]
+    run = subprocess.run(
+        command, env={**os.environ, "COLUMNS": "120"}, capture_output=True, text=True, check=True
+    )
+    lines = [line.rstrip() for line in run.stdout.strip("\n").splitlines()]
+    return "\n".join(["```console", f"$ pullback {match[1]}", *lines, "```"])
+
+
+if __name__ == "__main__":
+    README.write_text(BLOCK.sub(shown, README.read_text(encoding="utf-8")), encoding="utf-8")
