@@ -1,7 +1,7 @@
 """Run the commands shown in README.md and put what they print below them.
 
-A block of the language ``console`` whose first line is ``$ pullback ...`` is replaced by that line and
-the command's output, 120 columns wide.
+A block of the language ``console`` whose first line is ``$ pullback ...`` is replaced by that line
+and the command's output, 120 columns wide.
 
 Usage: python tools/console.py
 """
