@@ -46,7 +46,7 @@ class Case:
         The axis, or axes of a reduction (None: all). An op without an axis has None.
     segments, order
         Number of segments, and whether their ids are "sorted" or "random".
-    reverse, ties, correction, weight
+    reverse, ties, correction, weight, out_of_range
         Parameters of the op; those it does not have are ignored.
     """
 
@@ -60,6 +60,7 @@ class Case:
     ties: str | None = None
     correction: float = 1
     weight: float = 0.25
+    out_of_range: str = "raise"
 
     @property
     def family(self) -> str:
@@ -121,29 +122,31 @@ class Case:
         op = self.op
         if self.family == "segment":
             made, selected = _SEGMENT_PLANS[op.direction, self.order == "sorted"]
-            return selected.select(made(*self.shape, self.segments, self.element), preference)
+            fields = (*self.shape, self.segments, self.element, self.out_of_range)
+            return selected.select(made(*fields), preference)
         made, selected = _PLANS[self.family, op.direction]
-        fields: dict[str, Any] = {"element": self.element}
+        named: dict[str, Any] = {"element": self.element}
         if self.family == "scan":
-            fields |= {"scan_axis": self.axis, "reverse": self.reverse}
+            named |= {"scan_axis": self.axis, "reverse": self.reverse}
         elif self.family == "reduce":
-            fields |= {"reduce_axis": self.axis, "correction": self.correction}
+            named |= {"reduce_axis": self.axis, "correction": self.correction}
         elif self.family == "softmax":
-            fields["softmax_axis"] = self.axis
+            named["softmax_axis"] = self.axis
         else:
-            fields["param"] = self.weight
+            named["param"] = self.weight
         if op.ties and self.ties:
-            fields["ties"] = self.ties
-        return selected.select(made(op.kind, self.shape, **fields), preference)
+            named["ties"] = self.ties
+        return selected.select(made(op.kind, self.shape, **named), preference)
 
     def call(self, operands: Mapping[str, Any]) -> Any:
         """What the function of the op returns for the operands of the plan."""
         op, function = self.op, FUNCTIONS[self.op.name]
         read = [operands[n] for n in op.inputs]
         if self.family == "segment":
+            policy = {"out_of_range": self.out_of_range}
             if op.direction == "backward":
-                return function(*read)
-            return function(*read, self.segments, sorted=self.order == "sorted")
+                return function(*read, **policy)
+            return function(*read, self.segments, sorted=self.order == "sorted", **policy)
         if self.family == "lerp":
             if op.direction == "backward":
                 return function(*read, weight=self.weight)

@@ -20,7 +20,7 @@ STYLE = """
 body { margin: 0 auto; max-width: 68rem; padding: 2rem 1.5rem 4rem; background: var(--page);
   color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
-p { margin: .3rem 0; max-width: 46rem; } .soft { color: var(--soft); }
+p { margin: .3rem 0; max-width: 46rem; } .soft { color: var(--soft); } p.wide { max-width: none; }
 .cards { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1.2rem 0; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: 8px;
   padding: .6rem 1rem; min-width: 8.5rem; }
@@ -49,7 +49,7 @@ def page(title: str, subtitle: str, parts: Iterable[str]) -> str:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_escape(title)}</title><style>{STYLE}</style></head><body>\n"
-        f'<h1>{_escape(title)}</h1><p class="soft">{_escape(subtitle)}</p>\n'
+        f'<h1>{_escape(title)}</h1><p class="soft wide">{_escape(subtitle)}</p>\n'
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
@@ -127,7 +127,7 @@ def bench_page(report: Mapping[str, Any], stat: str, old: Mapping[str, Any] | No
     summary, peers = report["summary"], list(report["settings"]["peers"])
     top = [(percent(summary["of_copy"]), "of copy bandwidth, geometric mean")]
     if summary["against_fastest"]:
-        top.append((f"{number(summary['against_fastest'], 2)}x", "the fastest peer"))
+        top.append((f"{number(summary['against_fastest'], 2)}x", "the speed of the fastest peer"))
     top += [
         (f"{number(summary['against'].get(p), 2)}x", p) for p in peers if p in summary["against"]
     ]

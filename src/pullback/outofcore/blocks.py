@@ -1,0 +1,92 @@
+"""How a case is cut into blocks along its independent dimensions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..bench.case import Case
+
+# The least width of a block across memory, in bytes: narrower ones would touch each page again.
+NARROWEST = 1 << 14
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The lengths of a block along every dimension, and whether one fits into the budget."""
+
+    shape: tuple[int, ...]
+    block: tuple[int, ...]
+    fits: bool
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        pairs = zip(self.shape, self.block, strict=True)
+        return math.prod(-(-n // b) for n, b in pairs if b)
+
+    def slices(self) -> Iterator[tuple[slice, ...]]:
+        """Blocks in memory order."""
+        ranges = [
+            [slice(k, min(k + b, n)) for k in range(0, n, b)] if n else [slice(0, 0)]
+            for n, b in zip(self.shape, self.block, strict=True)
+        ]
+        return itertools.product(*ranges)
+
+
+def free_dimensions(case: Case) -> list[int]:
+    """Dimensions along which results do not depend on each other."""
+    if case.family == "lerp":
+        return list(range(len(case.shape)))
+    if case.family == "segment":
+        return [0] if case.op.direction == "backward" else []
+    axes = case.axes
+    return [k for k in range(len(case.shape)) if k not in axes]
+
+
+def cut(case: Case, lead: np.ndarray, bytes_each: float, budget: int) -> Cut:
+    """Blocks of at most ``budget`` bytes, as far as the independent dimensions allow.
+
+    Parameters
+    ----------
+    lead
+        An operand of the full shape, whose strides tell which dimensions lie outside.
+    bytes_each
+        Bytes of all operands for one element of the full shape.
+    """
+    block = list(case.shape)
+    order = sorted(free_dimensions(case), key=lambda k: -abs(lead.strides[k]))
+    for k in order:
+        size = math.prod(block) * bytes_each
+        if size <= budget:
+            break
+        inside = [abs(lead.strides[d]) for d in range(len(block)) if d != k and block[d] > 1]
+        across = any(step > abs(lead.strides[k]) for step in inside)
+        least = max(1, NARROWEST // max(1, abs(lead.strides[k]))) if across else 1
+        wanted = max(least, int(block[k] * budget / size))
+        if across:
+            wanted = wanted // least * least
+        block[k] = max(1, min(block[k], wanted))
+    fits = math.prod(block) * bytes_each <= budget
+    return Cut(case.shape, tuple(max(1, b) for b in block), fits)
+
+
+def piece(array: np.ndarray, where: Sequence[slice]) -> np.ndarray:
+    """The part of an operand that belongs to a block; length-1 dimensions stay whole."""
+    pairs = zip(array.shape, where, strict=True)
+    return array[tuple(slice(None) if n == 1 else part for n, part in pairs)]
+
+
+def pieces(
+    case: Case, arrays: Mapping[str, np.ndarray], where: Sequence[slice]
+) -> dict[str, np.ndarray]:
+    """The operands of a block; a gather reads its whole table."""
+    if case.family == "segment":
+        rows = where[0]
+        sliced = ("segment_ids", "input", "d_input")
+        return {n: a[rows] if n in sliced else a for n, a in arrays.items()}
+    return {n: piece(a, where) for n, a in arrays.items()}

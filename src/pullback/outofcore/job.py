@@ -1,0 +1,432 @@
+"""An op on files: check everything, run block by block, give the output its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..bench.case import Case
+from ..bench.warm import warm_up
+from ..catalog import Op
+from ..descriptors import normalize_axes
+from ..errors import InvalidProblemError
+from ..formulas.record import RowFormula, ScanFormula
+from ..interop import DTYPES
+from ..threads import get_num_threads
+from . import files
+from .blocks import Cut, cut, pieces
+from .paging import Pager, supported
+from .partial import Note, partial_path
+from .resident import hand_back, peak_bytes, populate, resident_bytes
+
+# The share of the memory beyond what the process itself takes that mapped files may occupy; the
+# rest is for page tables, progress and the allocator.
+MAPPED_SHARE = 0.6
+LARGEST_BLOCK = 1 << 28
+LEAST_ROOM = 24 << 20
+
+_ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Parameters of the op; those it does not have must keep their defaults."""
+
+    axis: int | tuple[int, ...] | None = -1
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    reverse: bool = False
+    ties: str | None = None
+    correction: float = 1
+    weight: float | None = None
+    keepdims: bool = False
+    num_segments: int | None = None
+    is_sorted: bool = False
+    out_of_range: str = "raise"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did."""
+
+    bytes: int
+    seconds: float
+    blocks: int
+    resumed: int
+    peak: int
+
+
+@dataclass
+class Job:
+    """One op on files.
+
+    Attributes
+    ----------
+    op
+        The op.
+    inputs, outputs
+        Files by operand. Both outputs of lerp's backward may share an ``.npz``; either may be left
+        out.
+    options
+        Parameters.
+    memory
+        The most memory this process may occupy, in bytes; None for no limit.
+    threads
+        Threads of the kernels.
+    """
+
+    op: Op
+    inputs: Mapping[str, Path]
+    outputs: Mapping[str, Path]
+    options: Options = field(default_factory=Options)
+    memory: int | None = None
+    threads: int | None = None
+
+    def run(
+        self,
+        resume: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Summary:
+        """Run to the end, or raise with nothing left behind; an interrupt keeps the partial file.
+
+        ``progress`` is called with the bytes done and in all.
+        """
+        start = time.monotonic()
+        with ExitStack() as stack:
+            arrays, maps = self._open(stack)
+            case = self._case(arrays)
+            arrays = {n: _fitted(case, n, a) for n, a in arrays.items()}
+            case.plan(self.threads)  # raises for a problem that cannot be run
+            return _Run(self, case, arrays, maps, progress).go(resume, start)
+
+    def _open(self, stack: ExitStack) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        missing = [n for n in self.op.inputs if n not in self.inputs]
+        if missing:
+            raise InvalidProblemError(f"{missing[0]}: required by {self.op.name}, no file given")
+        extra = [n for n in self.inputs if n not in self.op.inputs]
+        if extra:
+            wanted = ", ".join(self.op.inputs)
+            raise InvalidProblemError(f"{extra[0]}: {self.op.name} reads {wanted} only")
+        if not self.outputs:
+            raise InvalidProblemError(f"{self.op.outputs[0]}: no file to write given")
+        arrays, maps = {}, {}
+        for name, path in self.inputs.items():
+            dtype, shape = self.options.dtype, self._raw_shape(name)
+            if name == "segment_ids":
+                dtype, shape = "i64", None
+            mapped = files.map_input(path, name, dtype, shape, stack)
+            arrays[name], maps[name] = mapped.array, mapped.map
+        return arrays, maps
+
+    def _raw_shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of an operand in a raw file, from that of the full operands."""
+        shape = self.options.shape
+        if shape is None:
+            return None
+        if name in self.op.row:
+            axes = normalize_axes(self.options.axis, len(shape), "axis")
+            return tuple(1 if k in axes else n for k, n in enumerate(shape))
+        return shape
+
+    def _case(self, arrays: Mapping[str, np.ndarray]) -> Case:
+        op, o = self.op, self.options
+        lead = next(n for n in op.inputs if n != "segment_ids")
+        element = _ELEMENTS[arrays[lead].dtype]
+        for name, array in arrays.items():
+            found = _ELEMENTS[array.dtype]
+            if name == "segment_ids":
+                if found not in ("i32", "i64"):
+                    raise InvalidProblemError(f"ids: expected int32 or int64, got {found}")
+            elif found != element:
+                raise InvalidProblemError(f"{name}: expected {element} like {lead}, got {found}")
+        common = {"reverse": o.reverse, "ties": o.ties, "correction": o.correction}
+        if op.family == "segment":
+            return self._segment_case(arrays, element)
+        if op.family == "lerp":
+            if o.weight is None:
+                raise InvalidProblemError(f"weight: required by {op.name}")
+            return Case(op, element, arrays[lead].shape, None, weight=o.weight)
+        full = next((n for n in op.full if n in arrays), None)
+        if full is not None:
+            shape = arrays[full].shape
+        elif o.shape is not None:
+            shape = o.shape
+        else:
+            raise InvalidProblemError(f"shape: required by {op.name}, the shape of the input")
+        return Case(op, element, shape, o.axis, **common)
+
+    def _segment_case(self, arrays: Mapping[str, np.ndarray], element: str) -> Case:
+        op, o = self.op, self.options
+        order = "sorted" if o.is_sorted else "random"
+        ids = arrays["segment_ids"]
+        values = arrays[op.inputs[0]]
+        if ids.ndim != 1:
+            raise InvalidProblemError(f"ids: expected one dimension, got shape {ids.shape}")
+        if values.ndim < 1:
+            raise InvalidProblemError(f"{op.inputs[0]}: expected at least one dimension")
+        width = math.prod(values.shape[1:])
+        if op.direction == "forward":
+            if o.num_segments is None:
+                raise InvalidProblemError(f"num_segments: required by {op.name}")
+            rows, segments = values.shape[0], o.num_segments
+            if ids.shape[0] != rows:
+                raise InvalidProblemError(f"ids: expected {rows} of them, got {ids.shape[0]}")
+        else:
+            rows, segments = ids.shape[0], values.shape[0]
+        return Case(
+            op, element, (rows, width), None,
+            segments=segments, order=order, out_of_range=o.out_of_range,
+        )  # fmt: skip
+
+    def result_shape(self, case: Case, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
+        """Shape of an output file."""
+        shape = case.shape_of(name)
+        if case.family == "reduce" and case.op.direction == "forward" and not self.options.keepdims:
+            axes = case.axes
+            return tuple(n for k, n in enumerate(case.shape) if k not in axes)
+        if case.family == "segment":
+            return (shape[0], *arrays[case.op.inputs[0]].shape[1:])
+        return shape
+
+
+def _fitted(case: Case, name: str, array: np.ndarray) -> np.ndarray:
+    """An operand in the shape the plan wants, or an error that says which that is."""
+    wanted = case.shape_of(name)
+    if case.family == "segment" and name != "segment_ids":
+        return array.reshape(array.shape[0], -1) if array.size else array.reshape(wanted)
+    if array.shape == wanted:
+        return array
+    if name in case.op.row:
+        axes = case.axes
+        squeezed = tuple(n for k, n in enumerate(case.shape) if k not in axes)
+        if array.shape == squeezed:
+            return array.reshape(wanted)
+    raise InvalidProblemError(f"{name}: expected shape {wanted}, got {array.shape}")
+
+
+class _Run:
+    """The running of a job whose inputs are open and checked."""
+
+    def __init__(self, job: Job, case: Case, arrays: dict, maps: dict, progress: Any):
+        self.job, self.case, self.arrays, self.maps = job, case, arrays, maps
+        self.progress = progress or (lambda done, total: None)
+        self.threads = job.threads or get_num_threads()
+        self.names = [n for n in case.op.outputs if n in job.outputs]
+        self.total = sum(a.nbytes for a in arrays.values()) + sum(
+            math.prod(case.shape_of(n)) * DTYPES[case.element].itemsize for n in self.names
+        )
+
+    def go(self, resume: bool, start: float) -> Summary:
+        job, case = self.job, self.case
+        targets = list(dict.fromkeys(job.outputs[n] for n in self.names))
+        for target in targets:
+            _check_target(target)
+        archives = [t for t in targets if t.suffix.lower() == ".npz"]
+        parts = {
+            n: partial_path(
+                job.outputs[n].with_name(f"{job.outputs[n].name}.{n}")
+                if job.outputs[n] in archives
+                else job.outputs[n]
+            )
+            for n in self.names
+        }
+        shapes = {n: job.result_shape(case, n, self.arrays) for n in self.names}
+        room = self._room()
+        plan = self._cut(min(room, LARGEST_BLOCK))
+        note = Note(targets[0], list(parts.values()), self._identity(plan))
+        done = note.done() if resume else 0
+        try:
+            if not done:
+                note.discard()
+                for n, part in parts.items():
+                    raw = files.is_raw(job.outputs[n])
+                    files.create(part, shapes[n], case.element, raw)
+            outputs = {}
+            for n, part in parts.items():
+                raw = files.is_raw(job.outputs[n])
+                mapped = files.map_output(part, shapes[n], case.element, raw)
+                outputs[n] = mapped.array.reshape(case.shape_of(n))
+                self.maps[n] = mapped.map
+            self._blocks(plan, outputs, note, done, room)
+            del outputs
+            for part in parts.values():
+                files.settle(part)
+            self._publish(parts, archives)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            note.discard()
+            raise
+        note.remove()
+        return Summary(self.total, time.monotonic() - start, plan.count, done, peak_bytes())
+
+    def _room(self) -> int:
+        """Bytes that the mapped files may occupy at a time."""
+        job, case = self.job, self.case
+        tiny = dataclasses.replace(case, shape=_small(case), segments=min(case.segments, 8))
+        if 0 not in tiny.shape:
+            warm_up(tiny)  # what compiling takes is part of what the process takes
+        if job.memory is None:
+            return LARGEST_BLOCK
+        taken = resident_bytes() + case.plan(self.threads).workspace_size
+        room = int((job.memory - taken) * MAPPED_SHARE)
+        if room < LEAST_ROOM:
+            least = taken + int(LEAST_ROOM / MAPPED_SHARE)
+            raise InvalidProblemError(
+                f"memory: expected at least {-(-least // 10**6)} MB, of which the process takes "
+                f"{taken // 10**6} for itself, got {job.memory // 10**6} MB"
+            )
+        return room
+
+    def _cut(self, budget: int) -> Cut:
+        case = self.case
+        full = next((n for n in case.op.full if n in self.arrays), None)
+        if case.family == "segment":
+            full = None
+        lead = self.arrays[full] if full else np.broadcast_to(np.int8(0), case.shape)
+        if full is None:  # C order, as the output will have
+            item = DTYPES[case.element].itemsize
+            strides = [item * math.prod(case.shape[k + 1 :]) for k in range(len(case.shape))]
+            lead = np.lib.stride_tricks.as_strided(np.zeros(1, np.int8), case.shape, strides)
+        each = self.total / max(1, math.prod(case.shape))
+        return cut(case, lead, each, budget)
+
+    def _identity(self, plan: Cut) -> dict[str, Any]:
+        job = self.job
+        return {
+            "op": job.op.name,
+            "options": _plain(dataclasses.asdict(job.options)),
+            "inputs": {n: files.describe(p) for n, p in sorted(job.inputs.items())},
+            "outputs": {n: str(p) for n, p in sorted(job.outputs.items())},
+            "block": list(plan.block),
+        }
+
+    def _blocks(self, plan: Cut, outputs: dict, note: Note, done: int, room: int) -> None:
+        arrays = self.arrays | outputs
+        moved = 0
+        self.progress(0, self.total)
+        for k, where in enumerate(plan.slices()):
+            block = pieces(self.case, arrays, where)
+            size = _size(self.case, block, plan.count)
+            if k >= done:
+                self._run_block(where, block, plan.fits, room, moved, size)
+                note.save(k + 1)
+            moved += size
+            self.progress(min(moved, self.total), self.total)
+
+    def _run_block(self, where, block, fits: bool, room: int, moved: int, size: int) -> None:
+        """Run a block; one that does not fit sees the files through windows."""
+        lengths = tuple(part.stop - part.start for part in where)
+        plan = dataclasses.replace(self.case, shape=lengths).plan(self.threads)
+
+        def call() -> None:
+            plan.run(**block)
+
+        if fits or self.job.memory is None or not supported():
+            if self.job.memory is not None:
+                self._populate(block)
+            _in_thread(call, lambda: None)
+        else:
+            maps = [(m, n in self.names) for n, m in self.maps.items() if m is not None]
+            passes = _passes(self.case)
+            with Pager(maps, room) as pager:
+                _in_thread(call, lambda: self.progress(
+                    moved + min(pager.touched // passes, int(size * 0.99)), self.total
+                ))  # fmt: skip
+        hand_back(self.maps.values())
+
+    def _populate(self, block: Mapping[str, np.ndarray]) -> None:
+        """Fault the pages of contiguous operands in, which is quicker than one by one."""
+        for name, array in block.items():
+            held = self.maps.get(name)
+            if held is None or not array.flags.c_contiguous or not array.nbytes:
+                continue
+            base = np.frombuffer(held, np.uint8).ctypes.data
+            start = array.ctypes.data - base
+            populate(held, start, array.nbytes, write=name in self.case.op.outputs)
+
+    def _publish(self, parts: Mapping[str, Path], archives: list[Path]) -> None:
+        for archive in archives:
+            inside = {n: p for n, p in parts.items() if self.job.outputs[n] == archive}
+            packed = partial_path(archive)
+            try:
+                files.pack(inside, packed)
+                os.replace(packed, archive)
+            finally:
+                packed.unlink(missing_ok=True)
+            for part in inside.values():
+                part.unlink()
+        for name, part in parts.items():
+            if self.job.outputs[name] not in archives:
+                os.replace(part, self.job.outputs[name])
+
+
+def _in_thread(call: Callable[[], None], tell: Callable[[], None]) -> None:
+    """Run beside this thread, which an interrupt reaches at once and which tells how far it is."""
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as error:
+            failure.append(error)
+
+    worker = threading.Thread(target=work, daemon=True, name="pullback-run")
+    worker.start()
+    while worker.is_alive():
+        worker.join(0.1)
+        tell()
+    if failure:
+        raise failure[0]
+
+
+def _passes(case: Case) -> int:
+    """How often a kernel walks along the axis: once for each fold, and once to write."""
+    formula = case.op.record(case.ties)
+    if isinstance(formula, RowFormula):
+        return sum(p.monoid is not None for p in formula.passes) + (formula.apply is not None)
+    return 2 if isinstance(formula, ScanFormula) and formula.prefix else 1
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
+
+
+def _small(case: Case) -> tuple[int, ...]:
+    return tuple(min(n, 64) if k > 3 else min(n, 32) for k, n in enumerate(case.shape))
+
+
+def _size(case: Case, block: Mapping[str, np.ndarray], count: int) -> int:
+    """Bytes of a block; a table that every block reads counts in parts."""
+    table = "d_output" if case.family == "segment" and case.op.direction == "backward" else None
+    return sum(a.nbytes // count if n == table else a.nbytes for n, a in block.items())
+
+
+def _check_target(target: Path) -> None:
+    folder = target.parent
+    if not folder.is_dir():
+        raise InvalidProblemError(f"{target}: the folder {folder} does not exist")
+    if target.is_dir():
+        raise InvalidProblemError(f"{target}: is a folder")
+
+
+def run_files(
+    op: Op,
+    inputs: Mapping[str, Path],
+    outputs: Mapping[str, Path],
+    options: Options | None = None,
+    **how: Any,
+) -> Summary:
+    """Run an op on files; see :class:`Job`."""
+    resume, progress = how.pop("resume", False), how.pop("progress", None)
+    return Job(op, inputs, outputs, options or Options(), **how).run(resume, progress)
