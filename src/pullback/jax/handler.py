@@ -27,8 +27,10 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 
 # Words of the attribute: a head, then the phases, the patches and the parameter block.
 VERSION, PHASES, PATCHES, LENGTH, THREADS, HEAD = 0, 1, 2, 3, 4, 5
-LAUNCH_VERSION = 1
-PHASE_WORDS = 3  # kernel id, units, whether threads may share them
+LAUNCH_VERSION = 2
+# Of a phase: kernel id, units, whether threads may share them, and the word of the block without which
+# it is skipped (0: never).
+PHASE_WORDS = 4
 PATCH_WORDS = 3  # word of the block, operand (or -1 - result), bytes to add
 
 # Words of the C API: call frame, its arguments, results and attributes, a buffer, an array.
@@ -439,6 +441,9 @@ def _launch(frame, words):
     for k in range(phases):
         function = _find(_word(phase, PHASE_WORDS * k))
         units = _word(phase, PHASE_WORDS * k + 1)
+        condition = _word(phase, PHASE_WORDS * k + 3)
+        if condition != 0 and _word(block, condition) == 0:
+            continue
         threads = 1
         if _word(phase, PHASE_WORDS * k + 2) != 0 and units > 1:
             threads = min(_pool_size(api, context), _word(words, THREADS))

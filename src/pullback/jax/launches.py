@@ -14,7 +14,7 @@ from ..problem import Problem, SegmentProblem
 from ..schedules.numba import backend, pool, segment
 from ..schedules.numba.compile import Kernel, code_digest, source_digest
 from ..schedules.numba.launch import Launch, operands_of
-from ..schedules.numba.memory import OPERANDS, SCRATCH
+from ..schedules.numba.memory import OPERANDS, SCRATCH, STRAINED
 from ..threads import get_num_threads
 from . import handler
 from .pairs import AnyProblem
@@ -73,8 +73,9 @@ def describe(
     words[handler.VERSION] = handler.LAUNCH_VERSION
     words[handler.PHASES], words[handler.PATCHES] = len(phases), len(patches)
     words[handler.LENGTH], words[handler.THREADS] = len(block), threads
-    for kernel, units, traffic in phases:
-        words += [_register(kernel, problem), units, int(traffic >= pool.SERIAL_BYTES)]
+    for kernel, units, traffic, only_if_strained in phases:
+        shared = int(traffic >= pool.SERIAL_BYTES)
+        words += [_register(kernel, problem), units, shared, STRAINED * only_if_strained]
     for word, name, offset in patches:
         words += [word, places[name], offset]
     return np.array([*words, *block], np.int64), workspace
@@ -87,7 +88,10 @@ def _rows(problem: Problem, strides: dict[str, Shape], threads: int):
     ]
     if launch.workspace:
         patches.append((SCRATCH, WORKSPACE, 0))
-    phases = [(launch.kernel, launch.units, launch.traffic)]
+    phases = [
+        (phase.kernel, phase.units, launch.traffic, phase.only_if_strained)
+        for phase in launch.phases
+    ]
     return phases, patches, launch._template.tolist(), launch.workspace
 
 
@@ -109,11 +113,12 @@ def _segment(problem: SegmentProblem, strides: dict[str, Shape], ids: str):
     rows = problem.num_inputs + problem.num_segments
     traffic = rows * strides[result][0]
     if problem.op.direction == "backward":
-        return [(runner._kernel("gather", ids), problem.num_inputs, traffic)], patches, block, 0
-    phases = [(runner._kernel("sum", ids), problem.num_segments, traffic)]
+        gather = (runner._kernel("gather", ids), problem.num_inputs, traffic, False)
+        return [gather], patches, block, 0
+    phases = [(runner._kernel("sum", ids), problem.num_segments, traffic, False)]
     workspace = backend.segment_workspace(problem)
     if workspace:
-        phases.insert(0, (runner._kernel("sort", ids), 1, 0))
+        phases.insert(0, (runner._kernel("sort", ids), 1, 0, False))
         patches.append((segment.STARTS, WORKSPACE, 0))
         patches.append((segment.ORDER, WORKSPACE, 8 * (problem.num_segments + 1)))
     return phases, patches, block, workspace

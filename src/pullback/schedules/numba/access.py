@@ -130,17 +130,27 @@ class Operands:
 
     ``full`` operands have an element for every position of the axis, ``row`` operands one for each
     row; ``outputs`` are either. Addresses and strides of all of them travel as tuples. ``packed``
-    promises that neighbouring lanes are neighbours in memory, for all of them.
+    promises that neighbouring lanes are neighbours in memory, for all of them; ``flipped`` that
+    they are so in descending order, and then the first position comes in the last lane.
     """
 
     def __init__(
-        self, element: str, full, row, outputs, written=None, *, bent=False, packed=False
+        self,
+        element: str,
+        full,
+        row,
+        outputs,
+        written=None,
+        *,
+        bent=False,
+        packed=False,
+        flipped=False,
     ):
         self.full, self.row, self.outputs = tuple(full), tuple(row), tuple(outputs)
         # A formula gives all outputs; only those at these positions are written.
         self.written = tuple(range(len(self.outputs))) if written is None else written
         self.edge = edge = Edge(element)
-        self.packed = packed
+        self.packed, self.flipped = packed, flipped
         count = len(self.full) + len(self.row) + len(self.written)
         self.count = count
         self.full_at = full_at = range(len(self.full))
@@ -194,7 +204,7 @@ class Operands:
             self.fetch_full, self.put_outputs = self.fetch_columns, self.put_columns
 
     def _straight_fetch(self, places):
-        edge, packed = self.edge, self.packed
+        edge, packed, flipped = self.edge, self.packed, self.flipped
         kind = vectors(max(1, len(places)))
 
         @intrinsic
@@ -204,9 +214,9 @@ class Operands:
                 bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
                 items = []
                 for o in places:
-                    step = I64(edge.item) if packed else steps[o]
+                    step = I64(-edge.item if flipped else edge.item) if packed else steps[o]
                     place = builder.add(bases[o], builder.mul(at, step))
-                    items.append(edge.load(builder, place, step, n, packed))
+                    items.append(edge.load(builder, place, step, n, packed, flipped))
                 return ctx.make_tuple(builder, kind, items or [edge.zero()])
 
             return kind(types.int64, addresses, strides, types.int64, types.int64), codegen
@@ -215,7 +225,7 @@ class Operands:
 
     def _straight_put(self):
         edge, output_at, written = self.edge, self.output_at, self.written
-        packed = self.packed
+        packed, flipped = self.packed, self.flipped
 
         @intrinsic
         def put_outputs(context, p, addresses, strides, index, count, values):
@@ -224,15 +234,33 @@ class Operands:
                 bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
                 given = unpack(builder, values_)
                 for o, w in zip(output_at, written, strict=True):
-                    step = I64(edge.item) if packed else steps[o]
+                    step = I64(-edge.item if flipped else edge.item) if packed else steps[o]
                     place = builder.add(bases[o], builder.mul(at, step))
-                    edge.store(builder, place, step, n, given[w], packed)
+                    edge.store(builder, place, step, n, given[w], packed, flipped)
                 return ctx.get_dummy_value()
 
             kinds = (types.int64, addresses, strides, types.int64, types.int64, values)
             return types.void(*kinds), codegen
 
         return put_outputs
+
+    def fetch_one(self, operand: int):
+        """``fetch`` of a single full operand, for a position of its own."""
+        return self._straight_fetch([operand])
+
+    def replace_last(self):
+        """A tuple of full operands with another vector as the last."""
+        kind = vectors(len(self.full))
+
+        @intrinsic
+        def replaced(context, full, last):
+            def codegen(ctx, builder, sig, args):
+                items = [*unpack(builder, args[0])[:-1], *unpack(builder, args[1])]
+                return ctx.make_tuple(builder, kind, items)
+
+            return kind(kind, last), codegen
+
+        return replaced
 
     def _row_fetch(self):
         edge, row_at = self.edge, self.row_at

@@ -6,11 +6,26 @@ import math
 from collections.abc import Callable
 
 
+from numba import types
 from numba.extending import intrinsic
 
+from ...formulas.primitives import NOWHERE
 from ...formulas.record import Monoid, Pass
 from .elementary import primitives_for
-from .lanes import LANES, Lanes, as_tuple, doubles, scratch_builder, traced
+from .lanes import (
+    DOUBLES,
+    I1,
+    I32,
+    I64,
+    LANES,
+    Lanes,
+    as_tuple,
+    constant,
+    doubles,
+    scratch_builder,
+    splat,
+    traced,
+)
 from .memory import CONSTANT_NAMES
 from .vectors import (
     Names,
@@ -25,14 +40,17 @@ from .vectors import (
 )
 
 
-def per_element(function: Callable, element: str, full, row, known, results: int, picked=None):
+def per_element(
+    function: Callable, primitives, full, row, known, results: int, picked=None, constants=None
+):
     """``f(index, const, full, row, known)``: a lift or an apply, as a tuple of vectors.
 
-    ``picked`` are the results to give, all of them if not said.
+    ``picked`` are the results to give, all of them if not said; ``constants`` are names that stand
+    for numbers.
     """
     picked = range(results) if picked is None else picked
-    names = Names(index=("index",), const=CONSTANT_NAMES, full=full, row=row, known=known)
-    emit = emit_call(traced(function, primitives_for(element)), names)
+    names = Names(constants, index=("index",), const=CONSTANT_NAMES, full=full, row=row, known=known)
+    emit = emit_call(traced(function, primitives), names)
     kind = vectors(len(picked))
 
     @intrinsic
@@ -67,7 +85,7 @@ def per_row(function: Callable, element: str, row, known, state, results: int):
     return call
 
 
-def constant_components(monoid: Monoid, primitives) -> dict[int, float]:
+def constant_components(monoid: Monoid, identity, primitives) -> dict[int, float]:
     """Components of a state that are the same number whatever the data.
 
     The factor of a plain sum seen as a recurrence is one. They are found by calling the functions
@@ -77,9 +95,7 @@ def constant_components(monoid: Monoid, primitives) -> dict[int, float]:
     unknown = Lanes(builder, doubles(math.nan))
     lifted = as_tuple(traced(monoid.lift, primitives)(*[unknown] * len(parameters(monoid.lift))))
     found = {
-        k: v
-        for k, v in enumerate(lifted)
-        if not isinstance(v, Lanes) and v == monoid.identity[k]
+        k: v for k, v in enumerate(lifted) if not isinstance(v, Lanes) and v == identity[k]
     }
     state = [found.get(k, unknown) for k in range(len(monoid.state))]
     again = as_tuple(traced(monoid.combine, primitives)(*state, *state))
@@ -89,14 +105,17 @@ def constant_components(monoid: Monoid, primitives) -> dict[int, float]:
 class Fold:
     """A monoid on tuples of vectors, without the components that never vary."""
 
-    def __init__(self, monoid: Monoid, element: str, full=(), row=(), known=()):
-        primitives = primitives_for(element)
-        constants = constant_components(monoid, primitives)
+    def __init__(self, monoid: Monoid, primitives, full=(), row=(), known=()):
+        # The exponent that a zero has, as these primitives see it.
+        zero_exponent = dict(primitives)["exponent"](0.0)
+        whole_identity = [zero_exponent if v == NOWHERE else v for v in monoid.identity]
+        constants = constant_components(monoid, whole_identity, primitives)
         carried = [k for k in range(len(monoid.state)) if k not in constants]
         self.state = tuple(monoid.state[k] for k in carried)
+        self.constants = {monoid.state[k]: v for k, v in constants.items()}
         self.size = size = len(carried)
         self.lift = per_element(
-            monoid.lift, element, full, row, known, len(monoid.state), carried
+            monoid.lift, primitives, full, row, known, len(monoid.state), carried
         )
         function = traced(monoid.combine, primitives)
         kind = vectors(size)
@@ -126,7 +145,7 @@ class Fold:
         @intrinsic
         def identity(context):
             def codegen(ctx, builder, sig, args):
-                return pack(ctx, builder, kind, [monoid.identity[k] for k in carried])
+                return pack(ctx, builder, kind, [whole_identity[k] for k in carried])
 
             return kind(), codegen
 
@@ -144,6 +163,87 @@ class Fold:
 
             return kind(kind), codegen
 
+        pair = types.Tuple((kind, kind))
+
+        def filled_identity():
+            return [doubles(whole_identity[k]) for k in carried]
+
+        def shifted(builder, items, distance, downwards):
+            """Every lane's state from ``distance`` lanes before it; the identity where none is."""
+            order = [
+                lane + (distance if downwards else -distance) for lane in range(LANES)
+            ]
+            order = [i if 0 <= i < LANES else LANES for i in order]
+            pairs = zip(items, filled_identity(), strict=True)
+            return [builder.shuffle_vector(v, e, constant(order, I32)) for v, e in pairs]
+
+        def lane_scan(downwards: bool, inclusive: bool):
+            @intrinsic
+            def scan_lanes(context, a):
+                """Each lane with (or without) its own, and all eight in every lane.
+
+                Lane by lane by distances 1, 2, 4: a tree of fixed shape, which
+                :func:`scan_chunk` builds over eight states one after the other.
+                """
+
+                def codegen(ctx, builder, sig, args):
+                    items = unpack(builder, args[0])
+                    distance = 1
+                    while distance < LANES:
+                        earlier = shifted(builder, items, distance, downwards)
+                        lanes = range(LANES - 1, -1, -1) if downwards else range(LANES)
+                        has = constant([int(place >= distance) for place in lanes], I1)
+                        both = joined(builder, earlier, items)
+                        items = [
+                            builder.select(has, x, y) for x, y in zip(both, items, strict=True)
+                        ]
+                        distance *= 2
+                    last = I32(0 if downwards else LANES - 1)
+                    total = [splat(builder, builder.extract_element(v, last)) for v in items]
+                    if not inclusive:
+                        items = shifted(builder, items, 1, downwards)
+                    parts = [ctx.make_tuple(builder, kind, v) for v in (items, total)]
+                    return ctx.make_tuple(builder, pair, parts)
+
+                return pair(kind), codegen
+
+            return scan_lanes
+
+        @intrinsic
+        def scan_chunk(context, box, pitch):
+            """The tree of ``scan_lanes`` over eight states in scratch, in place, inclusive."""
+
+            def codegen(ctx, builder, sig, args):
+                address, pitch = args
+
+                def place(k, c):
+                    offset = builder.add(builder.mul(pitch, I64(c)), I64(8 * LANES * k))
+                    at = builder.add(address, offset)
+                    return builder.inttoptr(at, DOUBLES.as_pointer())
+
+                states = []
+                for k in range(LANES):
+                    items = [builder.load(place(k, c)) for c in range(size)]
+                    for v in items:
+                        v.align = 8
+                    states.append(items)
+                distance = 1
+                while distance < LANES:
+                    states = [
+                        joined(builder, states[k - distance], states[k])
+                        if k >= distance
+                        else states[k]
+                        for k in range(LANES)
+                    ]
+                    distance *= 2
+                for k in range(LANES):
+                    for c in range(size):
+                        builder.store(states[k][c], place(k, c)).align = 8
+                return ctx.get_dummy_value()
+
+            return types.void(types.int64, types.int64), codegen
+
+        self.lane_scan, self.scan_chunk = lane_scan, scan_chunk
         self.combine, self.identity, self.join_lanes = combine, identity, join_lanes
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
             tuple_intrinsics(size)
@@ -154,7 +254,8 @@ class BoundPass:
     """A pass: its fold, and ``close`` that extends the tuple of known values."""
 
     def __init__(self, step: Pass, element: str, full, row, known):
-        self.fold = Fold(step.monoid, element, full, row, known) if step.monoid else None
+        primitives = primitives_for(element)
+        self.fold = Fold(step.monoid, primitives, full, row, known) if step.monoid else None
         state = step.monoid.state if step.monoid else ()
         names = step.names
         after = vectors(len(known) + len(names))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ...formulas.record import RowFormula
 from .access import Operands, constants
 from .bind import BoundPass, per_element, per_row
+from .elementary import primitives_for
 from .jit import inner
 from .lanes import LANES
 from .memory import BLOCKS, COLUMNS, EXTENT, TILE, TILES, word
@@ -154,7 +155,9 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
 
         return finish_tile
 
-    apply = per_element(formula.apply, element, operands.full, operands.row, known, outputs)
+    apply = per_element(
+        formula.apply, primitives_for(element), operands.full, operands.row, known, outputs
+    )
     positions, fetch_columns = operands.positions, operands.fetch_columns
 
     @inner

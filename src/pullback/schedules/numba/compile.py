@@ -109,6 +109,26 @@ class _KernelCache(caching.FunctionCache):
     def _index_key(self, sig, codegen):
         return (sig, codegen.magic_tuple(), self._kernel_key)
 
+    def load_overload(self, sig, target_context):
+        """What was kept, or None: a file that cannot be read is as good as none."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # a cut-off pickle raises almost anything
+            return None
+
+    def save_overload(self, sig, data):
+        """Keep a kernel; an index that cannot be read is replaced, a full disk is no error."""
+        try:
+            super().save_overload(sig, data)
+        except OSError:
+            return
+        except Exception:
+            try:
+                self.flush()
+                super().save_overload(sig, data)
+            except Exception:
+                return
+
 
 class Kernel:
     """A compiled kernel: ``address`` of a C function (parameter block, begin, end)."""

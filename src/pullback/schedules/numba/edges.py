@@ -11,7 +11,7 @@ import platform
 from llvmlite import binding, ir
 from numba.core import cgutils
 
-from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, constant, splat
+from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, constant, shuffle, splat
 
 FLOAT = ir.FloatType()
 FLOATS = ir.VectorType(FLOAT, LANES)
@@ -118,35 +118,46 @@ class Edge:
         self.storage = _STORAGE[element]
         self.stored = ir.VectorType(self.storage, LANES)
 
-    def load(self, builder, address, stride, count, packed=False):
+    def load(self, builder, address, stride, count, packed=False, flipped=False):
         """Up to eight elements ``stride`` bytes apart as float64; absent lanes are 0.
 
-        ``packed`` promises that the stride is the item size.
+        ``packed`` promises that the stride is the item size, or minus that where ``flipped``: then
+        the first element comes in the last lane, as it lies in memory.
         """
         packed = self._is_packed(builder, stride, count, packed)
         with builder.if_else(packed, likely=True) as (then, otherwise):
             with then:
-                near = builder.load(builder.inttoptr(address, self.stored.as_pointer()))
+                place = self._lowest(builder, address) if flipped else address
+                near = builder.load(builder.inttoptr(place, self.stored.as_pointer()))
                 near.align = self.item
                 near_block = builder.block
             with otherwise:
                 far = builder.call(self._gather(builder.module), [address, stride, count])
+                if flipped:
+                    far = shuffle(builder, far, range(LANES - 1, -1, -1))
                 far_block = builder.block
         v = builder.phi(self.stored)
         v.add_incoming(near, near_block)
         v.add_incoming(far, far_block)
         return widen(builder, v, self.element, self.native_half)
 
-    def store(self, builder, address, stride, count, v, packed=False):
-        """The first ``count`` lanes, each rounded once."""
+    def store(self, builder, address, stride, count, v, packed=False, flipped=False):
+        """``count`` lanes, each rounded once; from the last lane down where ``flipped``."""
         v = narrow(builder, v, self.element, self.native_half)
         packed = self._is_packed(builder, stride, count, packed)
         with builder.if_else(packed, likely=True) as (then, otherwise):
             with then:
-                pointer = builder.inttoptr(address, self.stored.as_pointer())
+                place = self._lowest(builder, address) if flipped else address
+                pointer = builder.inttoptr(place, self.stored.as_pointer())
                 builder.store(v, pointer).align = self.item
             with otherwise:
+                if flipped:
+                    v = shuffle(builder, v, range(LANES - 1, -1, -1))
                 builder.call(self._scatter(builder.module), [address, stride, count, v])
+
+    def _lowest(self, builder, address):
+        """Where eight elements going down in memory from an address begin."""
+        return builder.sub(address, I64((LANES - 1) * self.item))
 
     @staticmethod
     def zero():

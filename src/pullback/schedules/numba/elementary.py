@@ -105,9 +105,31 @@ def ldexp_single(v, e):
     return v * normal_power_of_two(where(e < -1000.0, -1000.0, where(e > 1000.0, 1000.0, e)))
 
 
-def primitives_for(element: str) -> tuple[tuple[str, object], ...]:
-    """The primitives of a formula for results of that element type, hashable."""
+def _itself(v):
+    return v
+
+
+def _no_exponent(v):
+    return 0.0
+
+
+def _unscaled(v, e):
+    return v
+
+
+def primitives_for(element: str, plain: bool = False) -> tuple[tuple[str, object], ...]:
+    """The primitives of a formula for results of that element type, hashable.
+
+    With ``plain`` numbers are not split into mantissa and exponent: scaled arithmetic becomes
+    ordinary arithmetic, of the same roundings as long as nothing leaves the range of a float64.
+    """
+    if plain:
+        scaled = (("mantissa", _itself), ("exponent", _no_exponent), ("ldexp", _unscaled))
+    else:
+        single = ldexp if element == "f64" else ldexp_single
+        scaled = (("mantissa", mantissa), ("exponent", exponent), ("ldexp", single))
     return (
+        *scaled,
         ("where", where),
         ("isnan", lanes.isnan),
         ("exp", exp_double if element == "f64" else exp_single),
@@ -115,8 +137,5 @@ def primitives_for(element: str) -> tuple[tuple[str, object], ...]:
         ("sqrt", lanes.sqrt),
         ("absolute", lanes.absolute),
         ("maximum", lanes.maximum),
-        ("mantissa", mantissa),
-        ("exponent", exponent),
         ("power_of_two", power_of_two),
-        ("ldexp", ldexp if element == "f64" else ldexp_single),
     )

@@ -24,10 +24,10 @@ LANES = 8
 EXPONENT_MAGIC = 1.5 * 2.0**52 + 1023.0
 
 DOUBLE = ir.DoubleType()
+I1 = ir.IntType(1)
 I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 DOUBLES = ir.VectorType(DOUBLE, LANES)
-LONGS = ir.VectorType(I64, LANES)
 
 
 def constant(values, lane: ir.Type) -> ir.Constant:
@@ -36,10 +36,6 @@ def constant(values, lane: ir.Type) -> ir.Constant:
 
 def doubles(value: float) -> ir.Constant:
     return constant([value] * LANES, DOUBLE)
-
-
-def longs(value: int) -> ir.Constant:
-    return constant([value] * LANES, I64)
 
 
 def shuffle(builder, v, order):
@@ -71,7 +67,7 @@ class Truth:
 
 
 class Lanes:
-    """A number per lane, with the arithmetic of a float."""
+    """A number per lane, with the arithmetic of a float; of a single lane where ``v`` is a scalar."""
 
     __slots__ = ("builder", "v")
     __hash__ = None  # type: ignore[assignment]
@@ -80,35 +76,35 @@ class Lanes:
         self.builder, self.v = builder, v
 
     def __add__(self, other):
-        return Lanes(self.builder, self.builder.fadd(self.v, _ir(other)))
+        return Lanes(self.builder, self.builder.fadd(self.v, _ir(other, self.v.type)))
 
     def __radd__(self, other):
-        return Lanes(self.builder, self.builder.fadd(_ir(other), self.v))
+        return Lanes(self.builder, self.builder.fadd(_ir(other, self.v.type), self.v))
 
     def __sub__(self, other):
-        return Lanes(self.builder, self.builder.fsub(self.v, _ir(other)))
+        return Lanes(self.builder, self.builder.fsub(self.v, _ir(other, self.v.type)))
 
     def __rsub__(self, other):
-        return Lanes(self.builder, self.builder.fsub(_ir(other), self.v))
+        return Lanes(self.builder, self.builder.fsub(_ir(other, self.v.type), self.v))
 
     def __mul__(self, other):
         if _is_one(other):
             return self
-        return Lanes(self.builder, self.builder.fmul(self.v, _ir(other)))
+        return Lanes(self.builder, self.builder.fmul(self.v, _ir(other, self.v.type)))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other):
-        return Lanes(self.builder, self.builder.fdiv(self.v, _ir(other)))
+        return Lanes(self.builder, self.builder.fdiv(self.v, _ir(other, self.v.type)))
 
     def __rtruediv__(self, other):
-        return Lanes(self.builder, self.builder.fdiv(_ir(other), self.v))
+        return Lanes(self.builder, self.builder.fdiv(_ir(other, self.v.type), self.v))
 
     def __neg__(self):
         return Lanes(self.builder, self.builder.fneg(self.v))
 
     def _compare(self, sign, other):
-        return Truth(self.builder, self.builder.fcmp_ordered(sign, self.v, _ir(other)))
+        return Truth(self.builder, self.builder.fcmp_ordered(sign, self.v, _ir(other, self.v.type)))
 
     def __eq__(self, other):
         return self._compare("==", other)
@@ -130,8 +126,23 @@ def _is_one(value) -> bool:
     return not isinstance(value, Lanes) and value == 1.0
 
 
-def _ir(value):
-    return value.v if isinstance(value, Lanes) else doubles(float(value))
+def _ir(value, kind):
+    """The LLVM value of lanes, or of a number as lanes of that type."""
+    return value.v if isinstance(value, Lanes) else filled(float(value), kind)
+
+
+def filled(value, kind: ir.Type) -> ir.Constant:
+    """A constant of a scalar type, or the same in every lane of a vector type."""
+    return kind([value] * LANES) if isinstance(kind, ir.VectorType) else kind(value)
+
+
+def alike(kind: ir.Type, lane: ir.Type) -> ir.Type:
+    """The type with as many lanes as ``kind`` and another lane type."""
+    return ir.VectorType(lane, LANES) if isinstance(kind, ir.VectorType) else lane
+
+
+def _kind(*values):
+    return next(v.v.type for v in values if isinstance(v, Lanes))
 
 
 def _builder(*values):
@@ -141,19 +152,20 @@ def _builder(*values):
 def _call(name, *args):
     """Call an LLVM intrinsic on vectors, which llvmlite has no name for."""
     builder = _builder(*args)
-    name = f"{name}.v{LANES}f64"
+    kind = _kind(*args)
+    name = f"{name}.v{LANES}f64" if isinstance(kind, ir.VectorType) else f"{name}.f64"
     function = builder.module.globals.get(name)
     if function is None:
-        kind = ir.FunctionType(DOUBLES, [DOUBLES] * len(args))
-        function = ir.Function(builder.module, kind, name)
-    return Lanes(builder, builder.call(function, [_ir(a) for a in args]))
+        function = ir.Function(builder.module, ir.FunctionType(kind, [kind] * len(args)), name)
+    return Lanes(builder, builder.call(function, [_ir(a, kind) for a in args]))
 
 
 def where(condition, a, b):
     if isinstance(condition, bool):  # of constants
         return a if condition else b
     builder = condition.builder
-    return Lanes(builder, builder.select(condition.v, _ir(a), _ir(b)))
+    kind = alike(condition.v.type, DOUBLE)
+    return Lanes(builder, builder.select(condition.v, _ir(a, kind), _ir(b, kind)))
 
 
 def isnan(v):
@@ -179,9 +191,10 @@ def fma(a, b, c):
 def maximum(a, b):
     if not isinstance(a, Lanes) and not isinstance(b, Lanes):
         return max(a, b)
-    builder = _builder(a, b)
-    first = builder.fcmp_ordered(">=", _ir(a), _ir(b))
-    return Lanes(builder, builder.select(first, _ir(a), _ir(b)))
+    builder, kind = _builder(a, b), _kind(a, b)
+    left, right = _ir(a, kind), _ir(b, kind)
+    first = builder.fcmp_ordered(">=", left, right)
+    return Lanes(builder, builder.select(first, left, right))
 
 
 def _frexp_bits(v):
@@ -190,24 +203,29 @@ def _frexp_bits(v):
     size = absolute(v)
     counts = (size > 0.0) & (size < float("inf"))
     lifted = size < 2.0**-1022
-    bits = builder.bitcast(where(lifted, v * 2.0**54, v).v, LONGS)
+    bits = builder.bitcast(where(lifted, v * 2.0**54, v).v, alike(v.v.type, I64))
     return bits, counts, lifted
 
 
 def mantissa(v):
+    if not isinstance(v, Lanes):
+        return scalar.mantissa(v)
     builder = v.builder
     bits, counts, _ = _frexp_bits(v)
-    kept = builder.and_(bits, longs(~(0x7FF << 52) & (2**64 - 1)))
-    half = builder.bitcast(builder.or_(kept, longs(0x3FE << 52)), DOUBLES)
+    kept = builder.and_(bits, filled(~(0x7FF << 52) & (2**64 - 1), bits.type))
+    half = builder.bitcast(builder.or_(kept, filled(0x3FE << 52, bits.type)), v.v.type)
     return where(counts, Lanes(builder, half), v)
 
 
 def exponent(v):
+    if not isinstance(v, Lanes):
+        return scalar.exponent(v)
     builder = v.builder
     bits, counts, lifted = _frexp_bits(v)
-    field = builder.and_(builder.lshr(bits, longs(52)), longs(0x7FF))
-    bias = builder.select(lifted.v, longs(1022 + 54), longs(1022))
-    value = builder.sitofp(builder.sub(field, bias), DOUBLES)
+    kind = bits.type
+    field = builder.and_(builder.lshr(bits, filled(52, kind)), filled(0x7FF, kind))
+    bias = builder.select(lifted.v, filled(1022 + 54, kind), filled(1022, kind))
+    value = builder.sitofp(builder.sub(field, bias), v.v.type)
     return where(counts, Lanes(builder, value), where(v == 0.0, scalar.NOWHERE, 0.0))
 
 
@@ -226,8 +244,9 @@ def normal_power_of_two(e):
 def power_of_magic(sum_with_magic):
     """2**e of e + EXPONENT_MAGIC: the sum holds the exponent field in its low bits."""
     builder = sum_with_magic.builder
-    field = builder.bitcast(sum_with_magic.v, LONGS)
-    return Lanes(builder, builder.bitcast(builder.shl(field, longs(52)), DOUBLES))
+    kind = sum_with_magic.v.type
+    field = builder.bitcast(sum_with_magic.v, alike(kind, I64))
+    return Lanes(builder, builder.bitcast(builder.shl(field, filled(52, field.type)), kind))
 
 
 def as_tuple(result) -> tuple:

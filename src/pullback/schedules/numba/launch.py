@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import FunctionType
 
 import numpy as np
 
@@ -22,11 +23,22 @@ from .columns import WIDEST_TILE, make_columns_kernel
 from .compile import Kernel, compile_kernel
 from .edges import ITEMSIZE
 from .lanes import LANES
-from .memory import CONSTANTS, OPERANDS
+from .memory import CONSTANTS, OPERANDS, PARTS, SCRATCH, STRAINED
 from .rows import BLOCK, is_pointwise, make_rows_kernel
 from .scan_columns import WIDEST_SCAN_TILE, make_scan_columns_kernel
-from .scan_rows import SCAN_BLOCK, make_scan_rows_kernel
+from .scan_parts import SCAN_BLOCK
+from .scan_rows import (
+    make_scan_parts_kernel,
+    make_scan_rows_kernel,
+    make_scan_totals_kernel,
+)
+from .stages import make_stage_kernel
 from .vectors import parameters
+
+
+# Rows are cut over threads only where they are few and long.
+MOST_CUT_ROWS = 64
+LEAST_CUT_BLOCKS = 8
 
 
 @dataclass
@@ -153,34 +165,109 @@ def _along(problem: Problem, operand: str, strides: tuple[int, ...]) -> tuple[in
     return tuple(0 if d in problem.axes else s for d, s in enumerate(strides))
 
 
+@dataclass(frozen=True)
+class KernelKey:
+    """Everything a kernel is compiled for."""
+
+    op: Op
+    ties: str | None
+    element: str
+    schedule: str
+    full: tuple[str, ...]
+    row: tuple[str, ...]
+    written: tuple[int, ...]
+
+    @property
+    def formula(self) -> RowFormula | ScanFormula:
+        return self.op.record(self.ties)  # type: ignore[return-value]
+
+
 @cache
-def kernel_for(
-    op: Op,
-    ties: str | None,
-    element: str,
-    schedule: str,
-    full: tuple[str, ...],
-    row: tuple[str, ...],
-    written: tuple[int, ...],
-) -> Kernel:
-    """The compiled kernel of an op for an element type and a schedule."""
-    formula = op.record(ties)
+def kernel_for(key: KernelKey, role: str) -> Kernel:
+    """The compiled kernel of an op in a role: "whole", "plain", or a part of rows cut over threads."""
+    formula, element, schedule = key.formula, key.element, key.schedule
     bent, packed = schedule.startswith("bent"), schedule.startswith("packed")
-    columns = schedule.endswith("columns")
 
     def make():
-        operands = Operands(element, full, row, op.outputs, written, bent=bent, packed=packed)
-        if isinstance(formula, ScanFormula):
-            if columns:
-                return make_scan_columns_kernel(formula, element, operands)
-            return make_scan_rows_kernel(formula, element, operands, bent)
-        if columns:
-            return make_columns_kernel(formula, element, operands)
-        return make_rows_kernel(formula, element, operands)
+        operands = Operands(
+            element,
+            key.full,
+            key.row,
+            key.op.outputs,
+            key.written,
+            bent=bent,
+            packed=packed,
+            flipped=schedule == "packed flipped rows",
+        )
+        if isinstance(formula, RowFormula):
+            if role.startswith("stage"):
+                return make_stage_kernel(formula, element, operands, int(role[5:]))
+            if schedule.endswith("columns"):
+                return make_columns_kernel(formula, element, operands)
+            return make_rows_kernel(formula, element, operands)
+        if role == "totals":
+            return make_scan_totals_kernel(formula, element, operands)
+        if role == "parts":
+            return make_scan_parts_kernel(formula, element, operands)
+        if schedule.endswith("columns"):
+            return make_scan_columns_kernel(formula, element, operands, role == "plain")
+        return make_scan_rows_kernel(formula, element, operands, role == "plain")
 
-    outputs = "".join(op.outputs[w] for w in written)
-    name = "-".join((op.name, ties or "plain", element, schedule.replace(" ", "-"), outputs))
-    return compile_kernel(name, formula, make)
+    outputs = "".join(key.op.outputs[w] for w in key.written)
+    words = (key.op.name, key.ties or "any", element, schedule.replace(" ", "-"), outputs, role)
+    return compile_kernel("-".join(words), formula, make)
+
+
+class Phase:
+    """A kernel run over its units, after the phase before it.
+
+    Attributes
+    ----------
+    units
+        How many units there are.
+    only_if_strained
+        Skip it unless an earlier phase has set ``STRAINED``.
+    """
+
+    __slots__ = ("_kernel", "_key", "_role", "only_if_strained", "units")
+
+    def __init__(self, key: KernelKey, role: str, units: int, only_if_strained: bool = False):
+        self._key, self._role, self.units = key, role, units
+        self.only_if_strained = only_if_strained
+        self._kernel: Kernel | None = None
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel, compiled when it is first wanted."""
+        if self._kernel is None:
+            self._kernel = kernel_for(self._key, self._role)
+        return self._kernel
+
+
+def run_phases(phases: Sequence[Phase], block, p: int, traffic: int, threads: int) -> None:
+    """Run phases on a filled parameter block, whose words can be read by index, at an address."""
+    for phase in phases:
+        if phase.only_if_strained and not block[STRAINED]:
+            continue
+        pool.run(phase.kernel.address, p, phase.units, traffic, threads)
+
+
+def has_plain_form(problem: Problem) -> bool:
+    """Whether a two-way scan of scaled products may first be tried without scaling."""
+    formula = problem.formula
+    if not isinstance(formula, ScanFormula) or formula.prefix is None or problem.element == "f64":
+        return False
+    return "mantissa" in names_called(formula.prefix.combine)
+
+
+def names_called(function) -> set[str]:
+    """Names a formula function refers to, itself or through functions it calls."""
+    found = set(function.__code__.co_names)
+    for name in tuple(found):
+        value = function.__globals__.get(name)
+        if isinstance(value, FunctionType):
+            found |= names_called(value)
+    return found
 
 
 def _bits(value: float) -> int:
@@ -206,7 +293,6 @@ class Launch:
         table = [_along(problem, n, strides[n]) for n in self.sources]
         walked = 0 if problem.writes_rows else len(written)
         layout = choose_layout(problem, table, len(full), walked)
-        self.schedule = layout.schedule
         self._offsets = [0] * len(table)
         scan = isinstance(formula, ScanFormula)
         if isinstance(formula, ScanFormula):
@@ -216,6 +302,9 @@ class Launch:
                 for o, s in enumerate(layout.axis_strides):
                     self._offsets[o] = (layout.axis_sizes[0] - 1) * s[0]
                     s[0] = -s[0]
+            if layout.schedule == "packed rows" and layout.axis_strides[0][0] < 0:
+                layout.schedule = "packed flipped rows"
+        self.schedule = layout.schedule
         units = int(np.prod(layout.outer_sizes, dtype=np.int64)) if layout.outer_sizes else 1
         blocks = blocks_of(problem)
         tile = tiles = 0
@@ -247,9 +336,54 @@ class Launch:
         self.units = units
         numel = int(np.prod(problem.shape, dtype=np.int64))
         self.traffic = numel * ITEMSIZE[problem.element] * (len(full) + len(written))
-        self.kernel = kernel_for(
+        self.key = KernelKey(
             op, problem.ties, problem.element, layout.schedule, full, row, written
         )
+        self.phases = [Phase(self.key, "whole", units)]
+        # In place, a second attempt would find its inputs overwritten.
+        self.phases_in_place = self.phases
+        if has_plain_form(problem):
+            self.phases = [
+                Phase(self.key, "plain", units),
+                Phase(self.key, "whole", units, only_if_strained=True),
+            ]
+        if self._worth_cutting(problem, layout, threads):
+            self._cut(formula, threads)
+
+    def _worth_cutting(self, problem: Problem, layout: Layout, threads: int) -> bool:
+        """Whether threads should share rows: few rows, that do not even out, of many blocks."""
+        rows, blocks = int(self._template[0]), blocks_of(problem)
+        one_way = isinstance(problem.formula, RowFormula) or problem.formula.prefix is None
+        return (
+            1 < threads
+            and rows < 2 * threads
+            and rows % threads != 0
+            and rows <= MOST_CUT_ROWS
+            and blocks >= LEAST_CUT_BLOCKS
+            and self.traffic >= 2 * pool.SERIAL_BYTES
+            and not layout.columns
+            and one_way
+            and not (isinstance(problem.formula, RowFormula) and is_pointwise(problem.formula))
+        )
+
+    def _cut(self, formula: RowFormula | ScanFormula, threads: int) -> None:
+        rows, blocks = int(self._template[0]), int(self._template[2])
+        self._template[PARTS] = threads
+        if isinstance(formula, ScanFormula):
+            counted = min(blocks, (threads - 1) * -(-blocks // threads))
+            self.phases = [
+                Phase(self.key, "totals", rows * counted),
+                Phase(self.key, "parts", rows * threads),
+            ]
+        else:
+            last = rows if formula.finish else rows * blocks
+            self.phases = [
+                Phase(self.key, f"stage{k}", rows * blocks)
+                for k, step in enumerate(formula.passes)
+                if step.monoid
+            ]
+            self.phases.append(Phase(self.key, f"stage{len(formula.passes)}", last))
+        self.phases_in_place = self.phases
 
     @staticmethod
     def _tile(columns: int, units: int, threads: int, scan: bool) -> int:
@@ -261,16 +395,32 @@ class Launch:
 
     @staticmethod
     def _scratch(problem: Problem, rows: int, blocks: int) -> int:
-        """Bytes of workspace: prefix carries into each block of a two-way scan."""
+        """Bytes of workspace: a state for each block of a row, of the folds that need one."""
         formula = problem.formula
-        if not isinstance(formula, ScanFormula) or formula.prefix is None or blocks < 2:
+        if blocks < 2:
             return 0
-        return rows * blocks * len(formula.prefix.state) * 8
+        if isinstance(formula, ScanFormula) and formula.prefix:
+            return rows * blocks * len(formula.prefix.state) * 8
+        if rows > 2 * MOST_CUT_ROWS or blocks < LEAST_CUT_BLOCKS:
+            return 0
+        monoids = [formula.monoid] if isinstance(formula, ScanFormula) else _monoids(formula)
+        return rows * blocks * sum(len(m.state) for m in monoids) * 8
 
     def run(self, addresses: dict[str, int], workspace: int, threads: int) -> None:
         """Run on operands at these addresses."""
         block = self._template.copy()
-        block[3] = workspace
+        block[SCRATCH] = workspace
         for o, name in enumerate(self.sources):
             block[OPERANDS + 2 * o] = addresses[name] + self._offsets[o]
-        pool.run(self.kernel.address, block.ctypes.data, self.units, self.traffic, threads)
+        phases = self.phases
+        if phases is not self.phases_in_place and self._is_in_place(addresses):
+            phases = self.phases_in_place
+        run_phases(phases, block, block.ctypes.data, self.traffic, threads)
+
+    def _is_in_place(self, addresses: dict[str, int]) -> bool:
+        targets = {addresses[n] for n in self.key.op.outputs if n in addresses}
+        return any(a in targets for n, a in addresses.items() if n not in self.key.op.outputs)
+
+
+def _monoids(formula: RowFormula):
+    return [step.monoid for step in formula.passes if step.monoid]

@@ -22,7 +22,9 @@ COLUMNS = 8  # number of columns (columns schedules)
 TILE = 9  # columns per tile
 TILES = 10  # tiles per unit
 CONSTANTS = 11  # float64 bits of extent, correction, weight
-OPERANDS = 14  # address and column stride of each operand
+STRAINED = 14  # set by a plain kernel that met what only scaled arithmetic can hold
+PARTS = 15  # parts a row is cut into, where threads share rows
+OPERANDS = 16  # address and column stride of each operand
 
 CONSTANT_NAMES = ("extent", "correction", "weight")
 

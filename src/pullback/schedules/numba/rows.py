@@ -11,6 +11,7 @@ from __future__ import annotations
 from ...formulas.record import RowFormula
 from .access import Operands, constants
 from .bind import BoundPass, per_element, per_row
+from .elementary import primitives_for
 from .jit import inner
 from .lanes import LANES
 from .memory import BLOCKS, EXTENT, word
@@ -84,6 +85,29 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
     return passed
 
 
+def make_apply_range(formula: RowFormula, element: str, operands: Operands, known):
+    """Write the elements [start, stop) of one row, everything about the row being known."""
+    outputs = len(operands.outputs)
+    apply = per_element(
+        formula.apply, primitives_for(element), operands.full, operands.row, known, outputs
+    )
+    fetch_full, put_outputs = operands.fetch_full, operands.put_outputs
+
+    @inner
+    def apply_range(p, const, row, known, addresses, strides, start, stop):
+        whole = start + (stop - start) // LANES * LANES
+        for i in range(start, whole, LANES):
+            full = fetch_full(p, addresses, strides, i, LANES)
+            values = apply(counting(i, 1), const, full, row, known)
+            put_outputs(p, addresses, strides, i, LANES, values)
+        if whole < stop:
+            full = fetch_full(p, addresses, strides, whole, stop - whole)
+            values = apply(counting(whole, 1), const, full, row, known)
+            put_outputs(p, addresses, strides, whole, stop - whole, values)
+
+    return apply_range
+
+
 def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over whole rows."""
     summary, known = make_summary(formula, element, operands)
@@ -105,21 +129,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
 
         return kernel
 
-    apply = per_element(formula.apply, element, operands.full, operands.row, known, outputs)
-    fetch_full, put_outputs = operands.fetch_full, operands.put_outputs
-
-    @inner
-    def apply_range(p, const, row, known, addresses, strides, start, stop):
-        whole = start + (stop - start) // LANES * LANES
-        for i in range(start, whole, LANES):
-            full = fetch_full(p, addresses, strides, i, LANES)
-            values = apply(counting(i, 1), const, full, row, known)
-            put_outputs(p, addresses, strides, i, LANES, values)
-        if whole < stop:
-            full = fetch_full(p, addresses, strides, whole, stop - whole)
-            values = apply(counting(whole, 1), const, full, row, known)
-            put_outputs(p, addresses, strides, whole, stop - whole, values)
-
+    apply_range = make_apply_range(formula, element, operands, known)
     if is_pointwise(formula):
 
         def kernel(p, begin, end):

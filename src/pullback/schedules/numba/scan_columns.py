@@ -10,20 +10,23 @@ from ...formulas.record import ScanFormula
 from .access import Operands, constants
 from .jit import inner
 from .lanes import LANES
-from .memory import BLOCKS, COLUMNS, EXTENT, SCRATCH, TILE, TILES, word
-from .scan_rows import SCAN_BLOCK, ScanParts
+from .memory import BLOCKS, COLUMNS, EXTENT, SCRATCH, STRAINED, TILE, TILES, set_word, word
+from .scan_parts import SCAN_BLOCK, ScanParts, make_places
 from .vectors import counting, no_vectors, stack, tuple_intrinsics
+from .watch import nothing_seen, was_moderate
 
 # Columns per tile at most; the carries of the 64 chunks of a block are then 128 KB a component.
 WIDEST_SCAN_TILE = 256
 PITCH = 8 * WIDEST_SCAN_TILE
 CHUNKS = SCAN_BLOCK // LANES
 VECTOR_BYTES = 8 * LANES
+# Bytes between the components of the eight states of a chunk.
+APART = LANES * VECTOR_BYTES
 
 
-def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Operands):
+def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
     """``kernel(p, begin, end)`` over tiles of columns."""
-    parts = ScanParts(formula, element, operands)
+    parts = ScanParts(formula, element, operands, plain)
     scan_tile = _both_ways(parts, operands) if parts.prefix else _one_way(parts, operands)
     all_addresses, all_strides = operands.addresses, operands.strides
     column_strides = operands.column_strides
@@ -41,67 +44,50 @@ def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Opera
     return kernel
 
 
-def make_fetch_at(operands: Operands):
-    """Read the full operands of one position; ``y_before`` is one position further on.
-
-    At the end of the axis there is nothing further on, and what is read in its place never reaches
-    an output.
-    """
-    shift = "min(index + 1, extent - 1)"
-    parts = ", ".join(
-        f"addresses[{o}] + ({shift if name.endswith('_before') else 'index'}) * strides[{o}]"
-        for o, name in enumerate((*operands.full, *operands.row, *operands.outputs))
-    )
-    made: dict = {}
-    exec(f"def places(addresses, strides, index, extent): return ({parts},)", {}, made)
-    return inner(made["places"])
-
-
 def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
-    """Scan up to eight positions of up to eight columns and write the outputs.
-
-    ``chunk_carry`` is what the block has passed on so far; gives what it passes on after.
-    """
+    """Scan up to eight positions of up to eight columns and write the outputs; gives their total."""
     fold = parts.fold
     lift, combine, identity = fold.lift, fold.combine, fold.identity
-    read, write = fold.read, fold.write
+    read, write, scan_states = fold.read, fold.write, fold.scan_chunk
     finish, extended, inclusive = parts.finish, parts.extended, parts.inclusive
-    places = make_fetch_at(operands)
+    places = make_places(operands)
     fetch_columns, fetch_row_columns = operands.fetch_columns, operands.fetch_row_columns
     put_columns = operands.put_columns
-    known_size = 1 + (parts.prefix.size if parts.prefix else 0)
-    read_known = tuple_intrinsics(known_size)[0]
+    read_known = tuple_intrinsics(parts.known_size)[0]
     state_box = stack(LANES * LANES * fold.size)
-    apart = LANES * VECTOR_BYTES
 
     @inner
     def scan_chunk(
-        p, const, addresses, strides, steps, start, count, column, lanes,
-        block_carry, chunk_carry, known_box, known_pitch,
-    ):  # fmt: skip
+        p, const, addresses, strides, steps, start, count, column, lanes, before, known_box
+    ):
         extent = word(p, EXTENT)
         states = state_box()
         row = fetch_row_columns(p, addresses, steps, column, lanes)
-        state = identity()
-        for step in range(count):
-            k = count - 1 - step if descending else step
+        if count < LANES:
+            for turn in range(LANES):
+                write(states + turn * VECTOR_BYTES, APART, identity())
+        for k in range(count):
+            turn = LANES - 1 - k if descending else k
             at = places(addresses, strides, start + k, extent)
             full = fetch_columns(p, at, steps, column, lanes)
-            known = read_known(known_box + k * VECTOR_BYTES, known_pitch)
+            known = read_known(known_box + k * VECTOR_BYTES, APART)
             lifted = lift(counting(start + k, 0), const, full, row, known)
-            after = combine(state, lifted)
-            write(states + k * VECTOR_BYTES, apart, after if inclusive else state)
-            state = after
-        before = combine(block_carry, chunk_carry)
+            write(states + turn * VECTOR_BYTES, APART, lifted)
+        scan_states(states, APART)
         for step in range(count):
             k = count - 1 - step if descending else step
+            turn = LANES - 1 - k if descending else k
             at = places(addresses, strides, start + k, extent)
             full = fetch_columns(p, at, steps, column, lanes)
-            known = read_known(known_box + k * VECTOR_BYTES, known_pitch)
-            here = combine(before, read(states + k * VECTOR_BYTES, apart))
-            value = finish(counting(start + k, 0), const, full, row, extended(known, here))
+            known = read_known(known_box + k * VECTOR_BYTES, APART)
+            own = turn if inclusive else turn - 1
+            state = identity()
+            if own >= 0:
+                state = read(states + own * VECTOR_BYTES, APART)
+            here = extended(known, combine(before, state))
+            value = finish(counting(start + k, 0), const, full, row, here)
             put_columns(p, at, steps, column, lanes, value)
-        return combine(chunk_carry, state)
+        return read(states + (LANES - 1) * VECTOR_BYTES, APART)
 
     return scan_chunk
 
@@ -112,11 +98,12 @@ def _one_way(parts: ScanParts, operands: Operands):
     scan_chunk = _make_scan_chunk(parts, operands, descending=False)
     block_scratch = stack(WIDEST_SCAN_TILE * fold.size)
     chunk_scratch = stack(WIDEST_SCAN_TILE * fold.size)
+    known_scratch = stack(LANES * LANES)
 
     @inner
     def scan_tile(p, const, addresses, strides, steps, left, width, outer):
         extent = word(p, EXTENT)
-        block_box, chunk_box = block_scratch(), chunk_scratch()
+        block_box, chunk_box, known_box = block_scratch(), chunk_scratch(), known_scratch()
         for c in range(0, width, LANES):
             write(block_box + 8 * c, PITCH, identity())
         for b in range(word(p, BLOCKS)):
@@ -125,13 +112,14 @@ def _one_way(parts: ScanParts, operands: Operands):
             for start in range(b * SCAN_BLOCK, min((b + 1) * SCAN_BLOCK, extent), LANES):
                 count = min(LANES, extent - start)
                 for c in range(0, width, LANES):
-                    carried = scan_chunk(
-                        p, const, addresses, strides, steps, start, count,
-                        left + c, min(LANES, width - c),
-                        read(block_box + 8 * c, PITCH), read(chunk_box + 8 * c, PITCH),
-                        block_box, 0,
+                    carried = read(chunk_box + 8 * c, PITCH)
+                    before = combine(read(block_box + 8 * c, PITCH), carried)
+                    lanes = min(LANES, width - c)
+                    total = scan_chunk(
+                        p, const, addresses, strides, steps, start, count, left + c, lanes, before,
+                        known_box,
                     )  # fmt: skip
-                    write(chunk_box + 8 * c, PITCH, carried)
+                    write(chunk_box + 8 * c, PITCH, combine(carried, total))
             for c in range(0, width, LANES):
                 carry = combine(read(block_box + 8 * c, PITCH), read(chunk_box + 8 * c, PITCH))
                 write(block_box + 8 * c, PITCH, carry)
@@ -140,25 +128,41 @@ def _one_way(parts: ScanParts, operands: Operands):
 
 
 def _make_prefix_chunk(parts: ScanParts, operands: Operands):
-    """The prefix total of a chunk, and what comes before each of its positions."""
+    """The prefix total of a chunk, and what comes before each of its positions in ``box``."""
     prefix = parts.prefix
     assert prefix is not None
-    lift, combine, identity, write = prefix.lift, prefix.combine, prefix.identity, prefix.write
-    places = make_fetch_at(operands)
+    lift, combine, identity = prefix.lift, prefix.combine, prefix.identity
+    read, write, scan_states = prefix.read, prefix.write, prefix.scan_chunk
+    watch_factor = parts.watch_factor
+    places = make_places(operands)
     fetch_columns = operands.fetch_columns
-    apart = LANES * VECTOR_BYTES
+    state_box = stack(LANES * LANES * prefix.size)
 
     @inner
-    def prefix_chunk(p, const, addresses, strides, steps, start, count, column, lanes, before, box):
+    def prefix_chunk(p, const, addresses, strides, steps, start, count, column, lanes, seen):
         extent = word(p, EXTENT)
-        state = identity()
+        states = state_box()
+        if count < LANES:
+            for k in range(LANES):
+                write(states + k * VECTOR_BYTES, APART, identity())
         for k in range(count):
-            full = fetch_columns(p, places(addresses, strides, start + k, extent), steps, column, lanes)
-            write(box + k * VECTOR_BYTES, apart, combine(before, state))
-            state = combine(state, lift(counting(start + k, 0), const, full, no_vectors(), no_vectors()))
-        return state
+            at = places(addresses, strides, start + k, extent)
+            full = fetch_columns(p, at, steps, column, lanes)
+            seen = watch_factor(seen, full)
+            lifted = lift(counting(start + k, 0), const, full, no_vectors(), no_vectors())
+            write(states + k * VECTOR_BYTES, APART, lifted)
+        scan_states(states, APART)
+        return read(states + (LANES - 1) * VECTOR_BYTES, APART), seen, states
 
-    return prefix_chunk
+    @inner
+    def keep_before(states, before, box):
+        """What comes before each of the eight positions, the chunk's carry included."""
+        write(box, APART, combine(before, identity()))
+        for k in range(1, LANES):
+            state = read(states + (k - 1) * VECTOR_BYTES, APART)
+            write(box + k * VECTOR_BYTES, APART, combine(before, state))
+
+    return prefix_chunk, keep_before
 
 
 def _both_ways(parts: ScanParts, operands: Operands):
@@ -177,32 +181,33 @@ def _both_ways(parts: ScanParts, operands: Operands):
         prefix.write,
     )
     p_size = prefix.size
-    prefix_chunk = _make_prefix_chunk(parts, operands)
+    watch_carry = parts.watch_carry
+    prefix_chunk, keep_before = _make_prefix_chunk(parts, operands)
     scan_chunk = _make_scan_chunk(parts, operands, descending=True)
     block_scratch = stack(WIDEST_SCAN_TILE * fold.size)
     chunk_scratch = stack(WIDEST_SCAN_TILE * fold.size)
     p_chunk_scratch = stack((CHUNKS + 1) * WIDEST_SCAN_TILE * p_size)
     known_scratch = stack(LANES * LANES * (1 + p_size))
     single_scratch = stack(WIDEST_SCAN_TILE * p_size)
-    apart = LANES * VECTOR_BYTES
     row_of_chunks = PITCH * p_size
 
     @inner
-    def prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, known):
+    def prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen):
         """Carries of the block's own prefix into each chunk, and after the last."""
-        extent = word(p, EXTENT)
-        first, stop = b * SCAN_BLOCK, min((b + 1) * SCAN_BLOCK, extent)
+        first, stop = b * SCAN_BLOCK, min((b + 1) * SCAN_BLOCK, word(p, EXTENT))
         for c in range(0, width, LANES):
             p_write(p_chunks + 8 * c, PITCH, p_identity())
         for start in range(first, stop, LANES):
             here = p_chunks + (start - first) // LANES * row_of_chunks
+            count = min(LANES, stop - start)
             for c in range(0, width, LANES):
-                carried = p_read(here + 8 * c, PITCH)
-                total = prefix_chunk(
-                    p, const, addresses, strides, steps, start, min(LANES, stop - start),
-                    left + c, min(LANES, width - c), carried, known,
-                )  # fmt: skip
-                p_write(here + row_of_chunks + 8 * c, PITCH, p_combine(carried, total))
+                lanes = min(LANES, width - c)
+                total, seen, _ = prefix_chunk(
+                    p, const, addresses, strides, steps, start, count, left + c, lanes, seen
+                )
+                carried = p_combine(p_read(here + 8 * c, PITCH), total)
+                p_write(here + row_of_chunks + 8 * c, PITCH, carried)
+        return seen
 
     @inner
     def scan_tile(p, const, addresses, strides, steps, left, width, outer):
@@ -215,20 +220,25 @@ def _both_ways(parts: ScanParts, operands: Operands):
         kept = word(p, SCRATCH) + outer * blocks * p_size * plane + left * 8
         if blocks == 1:
             kept, plane = single_scratch(), PITCH
+        seen = nothing_seen()
         for c in range(0, width, LANES):
             write(block_box + 8 * c, PITCH, identity())
             p_write(kept + 8 * c, plane, p_identity())
         for b in range(blocks - 1):
-            prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, known_box)
+            seen = prefix_block(
+                p, const, addresses, strides, steps, left, width, b, p_chunks, seen
+            )
             row = kept + b * p_size * plane
             for c in range(0, width, LANES):
                 total = p_read(p_chunks + CHUNKS * row_of_chunks + 8 * c, PITCH)
-                before = p_read(row + 8 * c, plane)
-                p_write(row + p_size * plane + 8 * c, plane, p_combine(before, total))
+                after = p_combine(p_read(row + 8 * c, plane), total)
+                p_write(row + p_size * plane + 8 * c, plane, after)
         for back in range(blocks):
             b = blocks - 1 - back
             row = kept + b * p_size * plane
-            prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, known_box)
+            seen = prefix_block(
+                p, const, addresses, strides, steps, left, width, b, p_chunks, seen
+            )
             for c in range(0, width, LANES):
                 write(chunk_box + 8 * c, PITCH, identity())
             first = b * SCAN_BLOCK
@@ -239,22 +249,28 @@ def _both_ways(parts: ScanParts, operands: Operands):
                 count = min(LANES, extent - start)
                 for c in range(0, width, LANES):
                     lanes = min(LANES, width - c)
-                    before = p_combine(
+                    p_before = p_combine(
                         p_read(row + 8 * c, plane),
                         p_read(p_chunks + chunk * row_of_chunks + 8 * c, PITCH),
                     )
-                    prefix_chunk(
-                        p, const, addresses, strides, steps, start, count,
-                        left + c, lanes, before, known_box + apart,
+                    seen = watch_carry(seen, p_before)
+                    _, seen, states = prefix_chunk(
+                        p, const, addresses, strides, steps, start, count, left + c, lanes, seen
+                    )
+                    keep_before(states, p_before, known_box + APART)
+                    carried = read(chunk_box + 8 * c, PITCH)
+                    before = combine(read(block_box + 8 * c, PITCH), carried)
+                    total = scan_chunk(
+                        p, const, addresses, strides, steps, start, count, left + c, lanes, before,
+                        known_box,
                     )  # fmt: skip
-                    carried = scan_chunk(
-                        p, const, addresses, strides, steps, start, count, left + c, lanes,
-                        read(block_box + 8 * c, PITCH), read(chunk_box + 8 * c, PITCH),
-                        known_box, apart,
-                    )  # fmt: skip
+                    carried = combine(carried, total)
+                    seen = watch_carry(seen, carried)
                     write(chunk_box + 8 * c, PITCH, carried)
             for c in range(0, width, LANES):
                 carry = combine(read(block_box + 8 * c, PITCH), read(chunk_box + 8 * c, PITCH))
                 write(block_box + 8 * c, PITCH, carry)
+        if not was_moderate(seen):
+            set_word(p, STRAINED, 1)
 
     return scan_tile

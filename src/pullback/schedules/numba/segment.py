@@ -15,6 +15,7 @@ from ...formulas.record import SegmentFormula
 from .access import Operands
 from .bind import Fold
 from .edges import ITEMSIZE
+from .elementary import primitives_for
 from .jit import inner
 from .lanes import I32, I64, LANES
 from .memory import word
@@ -126,7 +127,7 @@ def make_sort_kernel(ids: str):
 def make_sum_kernel(formula: SegmentFormula, element: str, ids: str, is_sorted: bool):
     """``kernel(p, begin, end)`` over segments."""
     assert formula.monoid is not None
-    fold = Fold(formula.monoid, element, full=("x",))
+    fold = Fold(formula.monoid, primitives_for(element), full=("x",))
     lift, combine, identity, read, write = (
         fold.lift,
         fold.combine,

@@ -53,7 +53,8 @@ def parameters(function: Callable) -> tuple[str, ...]:
 class Names:
     """Where a schedule keeps each named value: a tuple parameter and a position in it."""
 
-    def __init__(self, **tuples: Sequence[str]):
+    def __init__(self, constants: dict[str, float] | None = None, **tuples: Sequence[str]):
+        self.constants = constants or {}
         self.places = {
             name: (place, k) for place, names in tuples.items() for k, name in enumerate(names)
         }
@@ -61,10 +62,17 @@ class Names:
     def pick(self, function: Callable, held: dict[str, list]) -> list:
         """The arguments of a formula function, by the names of its parameters."""
         wanted = parameters(function)
-        missing = [n for n in wanted if n not in self.places]
+        missing = [n for n in wanted if n not in self.places and n not in self.constants]
         if missing:
             raise TypeError(f"{function.__qualname__} asks for {missing}, which no operand gives")
-        return [held[place][k] for place, k in (self.places[n] for n in wanted)]
+        values = []
+        for name in wanted:
+            if name in self.places:
+                place, k = self.places[name]
+                values.append(held[place][k])
+            else:
+                values.append(self.constants[name])
+        return values
 
 
 def emit_call(function: Callable, names: Names):
@@ -100,12 +108,13 @@ def first_lanes(context, count):
 
 
 @intrinsic
-def only_lane(context, lane):
-    """1.0 in one lane, 0.0 in the others."""
+def last_lanes(context, count):
+    """1.0 in the last ``count`` lanes, 0.0 in the others."""
 
     def codegen(ctx, builder, sig, args):
-        there = builder.icmp_signed("==", constant(range(LANES), I64), splat(builder, args[0]))
-        return builder.select(there, doubles(1.0), doubles(0.0))
+        from_the_end = constant(range(LANES - 1, -1, -1), I64)
+        inside = builder.icmp_signed("<", from_the_end, splat(builder, args[0]))
+        return builder.select(inside, doubles(1.0), doubles(0.0))
 
     return Vector(types.int64), codegen
 

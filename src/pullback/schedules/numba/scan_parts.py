@@ -1,0 +1,64 @@
+"""What both scan schedules are put together from."""
+
+from __future__ import annotations
+
+from ...formulas.record import ScanFormula
+from .access import Operands
+from .bind import Fold, per_element
+from .elementary import primitives_for
+from .jit import inner
+from .vectors import concatenate
+from .watch import look_away, watch_carry, watch_factor
+
+# Elements scanned from the identity before the carry of what came before is put in front.
+SCAN_BLOCK = 512
+
+
+class ScanParts:
+    """A scan formula bound to an element type.
+
+    ``plain`` binds it without scaling; the kernel then watches whether that was right.
+    """
+
+    def __init__(self, formula: ScanFormula, element: str, operands: Operands, plain: bool):
+        full, row = operands.full, operands.row
+        primitives = primitives_for(element, plain)
+        self.prefix = Fold(formula.prefix, primitives, full, row) if formula.prefix else None
+        known = ("", *(self.prefix.state if self.prefix else ()))
+        self.fold = Fold(formula.monoid, primitives, full, row, known)
+        constants = {**(self.prefix.constants if self.prefix else {}), **self.fold.constants}
+        self.finish = per_element(
+            formula.finish,
+            primitives,
+            full,
+            row,
+            (*known, *self.fold.state),
+            len(operands.outputs),
+            constants=constants,
+        )
+        self.known_size = len(known)
+        self.extended = concatenate(len(known), self.fold.size)
+        self.inclusive = formula.inclusive
+        self.watch_factor = watch_factor(full.index("x")) if plain else look_away
+        self.watch_carry = watch_carry if plain else look_away
+
+
+def make_places(operands: Operands):
+    """Where position ``index`` of the axis begins; ``y_before`` is one position further on.
+
+    At the end of the axis there is nothing further on, and what is read in its place never reaches
+    an output.
+    """
+    names = (*operands.full, *operands.row, *(operands.outputs[w] for w in operands.written))
+    parts = ", ".join(
+        f"addresses[{o}] + {'further' if name.endswith('_before') else 'index'} * strides[{o}]"
+        for o, name in enumerate(names)
+    )
+    source = (
+        "def places(addresses, strides, index, extent):\n"
+        "    further = min(index + 1, extent - 1)\n"
+        f"    return ({parts},)"
+    )
+    made: dict = {}
+    exec(source, {}, made)
+    return inner(made["places"])
