@@ -255,10 +255,10 @@ class Fenced:
         first = GUARD + sum(r for r, sign in zip(reach, signs, strict=True) if sign < 0)
         item = dtype.itemsize
         self.bytes = np.full((GUARD + sum(reach) + 1 + GUARD) * item, POISON, np.uint8)
-        self._place = dict(
-            offset=first * item,
-            strides=tuple(s * sign * item for s, sign in zip(steps, signs, strict=True)),
-        )
+        self._place = {
+            "offset": first * item,
+            "strides": tuple(s * sign * item for s, sign in zip(steps, signs, strict=True)),
+        }
         self.array: np.ndarray = np.ndarray(shape, dtype, self.bytes, **self._place)
         if values is not None:
             self.array[...] = values

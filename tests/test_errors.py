@@ -39,7 +39,7 @@ class Call:
         return [n for n in self.operands if n != "segment_ids"]
 
     def refused(self, error: type, *words: str, workspace: Any = None, functions=True) -> None:
-        """The plan's check, its run and the function all refuse alike; outputs keep their poison."""
+        """The plan's check, its run and the function refuse alike; outputs keep their poison."""
         plan = self.cell.plan()
         messages = []
         if workspace is None:
@@ -90,9 +90,7 @@ def test_wrong_shape(op):
         wrong = (*expected[:-1], expected[-1] + 2)
         call.operands[name] = np.zeros(wrong, call.cell.dtype)
         # A function takes its shape from the first operand, so another one is then at fault.
-        call.refused(
-            pb.InvalidProblemError, name, str(expected), str(wrong), functions=False
-        )
+        call.refused(pb.InvalidProblemError, name, str(expected), str(wrong), functions=False)
     for name in op.outputs:
         call = Call(op)
         expected = call.cell.shape_of(name)
@@ -169,9 +167,7 @@ def test_missing_operand(op):
             call.outputs[name] = None
         else:
             call.operands[name] = None
-        call.refused(
-            pb.InvalidProblemError, name, "required", "got None", functions=False
-        )
+        call.refused(pb.InvalidProblemError, name, "required", "got None", functions=False)
 
 
 @every_op
@@ -475,7 +471,9 @@ def test_lerp_backward_takes_a_pair():
 
 def test_wrong_descriptor_for_a_plan():
     descriptor = pb.ScanDescriptor("cumsum", (3,))
-    with pytest.raises(pb.InvalidProblemError, match=r"expected a ScanBackwardDescriptor, got Scan"):
+    with pytest.raises(
+        pb.InvalidProblemError, match=r"expected a ScanBackwardDescriptor, got Scan"
+    ):
         pb.ScanBackwardPlan.select(descriptor)
 
 

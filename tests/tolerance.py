@@ -119,9 +119,7 @@ def exp_argument(operands: dict[str, np.ndarray]) -> float:
     return min(math.fsum(sizes), 745.0)
 
 
-def failure(
-    cell: Cell, actual: np.ndarray, ref: Reference, argument: float = 0.0
-) -> str | None:
+def failure(cell: Cell, actual: np.ndarray, ref: Reference, argument: float = 0.0) -> str | None:
     """What is wrong with a result, or None."""
     errors = ulp_error(actual, ref, cell.element)
     ulps, relative = bounds(cell, argument)

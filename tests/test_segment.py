@@ -1,0 +1,116 @@
+"""Segment sums beyond the common grid: shapes, ids, order of addition and memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from cells import ELEMENTS, OPS, Fenced, same_bytes
+from grid import default
+from quick_data import quick_operands, quick_run
+
+FORWARD, BACKWARD = OPS["segment_sum"], OPS["segment_sum_backward"]
+
+
+@pytest.mark.parametrize("op", [FORWARD, BACKWARD], ids=lambda op: op.name)
+def test_in_place_is_refused(op):
+    """Rows move to other places, so an output over its input could not come out right."""
+    cell = replace(default(op, "f32", (6, 5)), num_segments=6)
+    given = quick_operands(cell)
+    first, (written,) = next(iter(given)), op.outputs
+    held = Fenced((6, 5), cell.dtype, values=given[first])
+    before = held.bytes.copy()
+    given[first] = held.array
+    with pytest.raises(pb.InvalidProblemError, match=rf"^{written}: .*{first}.*overlap"):
+        cell.run_plan(given, {written: held.array})
+    with pytest.raises(pb.InvalidProblemError, match=rf".*{first}.*overlap"):
+        cell.run_function(given, out=held.array)
+    assert np.array_equal(held.bytes, before)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_sorted_and_unsorted_add_alike(element):
+    """Both add the rows of a segment in row order; 1000 rows in one segment, one in another."""
+    cell = replace(default(FORWARD, element, (1200, 9)), num_segments=8, is_sorted=True)
+    given = quick_operands(cell)
+    ids = np.sort(np.r_[np.full(1000, 3), 4, np.full(199, 6)])
+    given["segment_ids"] = ids
+    by_order = quick_run(cell, given)[0]
+    assert same_bytes(by_order, quick_run(replace(cell, is_sorted=False), given)[0])
+    # The same rows at other places but in the same order within their segment.
+    rng = np.random.default_rng(3)
+    mixed = rng.permutation(ids)
+    slots = np.argsort(mixed, kind="stable")
+    rows = np.empty_like(given["input"])
+    rows[slots] = given["input"]
+    shuffled = {"input": rows, "segment_ids": mixed}
+    assert same_bytes(by_order, quick_run(replace(cell, is_sorted=False), shuffled)[0])
+    cell.cover("C", "order of rows")
+
+
+@pytest.mark.parametrize("ids_dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("stride", [1, 3, -2])
+def test_ids_of_any_stride(ids_dtype, stride):
+    cell = replace(default(FORWARD, "f64", (40, 6)), num_segments=7)
+    given = quick_operands(cell)
+    expected = quick_run(cell, given)[0]
+    store = np.full(40 * abs(stride), 99, ids_dtype)
+    ids = store[::stride]
+    ids[...] = given["segment_ids"]
+    assert same_bytes(quick_run(cell, {**given, "segment_ids": ids})[0], expected)
+    back = replace(cell, op=BACKWARD)
+    gathered = quick_run(back, {"d_output": expected, "segment_ids": ids})[0]
+    assert np.array_equal(gathered, expected[given["segment_ids"]])
+
+
+@pytest.mark.parametrize(
+    "shape", [(5,), (5, 3), (5, 3, 2), (5, 3, 1, 2), (5, 0), (0, 4), (5, 2, 0)]
+)
+def test_functions_take_rows_of_any_shape(shape):
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal(shape)
+    ids = rng.integers(0, 4, shape[0])
+    expected = np.zeros((4, *shape[1:]))
+    np.add.at(expected, ids, x)
+    assert np.allclose(pb.segment_sum(x, ids, 4), expected, rtol=1e-14, atol=0)
+    dy = rng.standard_normal(expected.shape)
+    assert np.array_equal(pb.segment_sum_backward(dy, ids), dy[ids])
+
+
+def test_rows_whose_dimensions_do_not_merge():
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((6, 4, 5)).transpose(0, 2, 1)[:, ::-1]
+    ids = rng.integers(0, 3, 6)
+    out = Fenced((3, 5, 4), np.dtype(np.float64), "mixed")
+    plain = pb.segment_sum(x.copy(), ids, 3)
+    assert pb.segment_sum(x, ids, 3, out=out.array) is out.array
+    assert out.check() is None
+    assert same_bytes(out.array.copy(order="C"), plain)
+    wide = Fenced((6, 5, 4), np.dtype(np.float64), "mixed")
+    pb.segment_sum_backward(out.array, ids, out=wide.array)
+    assert wide.check() is None
+    assert np.array_equal(wide.array, plain[ids])
+
+
+def test_dropped_rows_agree_between_forward_and_backward():
+    """The backward is zero exactly at the rows that the forward left out."""
+    ids = np.array([-1, 0, 2, 3, 1, 2**40, -(2**40)])
+    x = np.ones((7, 3))
+    total = pb.segment_sum(x, ids, 3, out_of_range="drop")
+    assert total[:, 0].tolist() == [1, 1, 1]
+    back = pb.segment_sum_backward(np.ones((3, 3)), ids, out_of_range="drop")
+    assert back[:, 0].tolist() == [0, 1, 1, 0, 1, 0, 0]
+    ordered = np.sort(ids)
+    assert same_bytes(pb.segment_sum(x, ordered, 3, sorted=True, out_of_range="drop"), total)
+
+
+def test_backward_copies_bits():
+    """A gather keeps payloads of NaN and the sign of zero."""
+    bits = np.array([0x7FC12345, 0x80000000, 0xFF812345, 0x00000001], np.uint32)
+    rows = bits.view(np.float32).reshape(4, 1)
+    ids = np.array([3, 1, 0, 2])
+    result = pb.segment_sum_backward(rows, ids)
+    assert np.array_equal(result.view(np.uint32).ravel(), bits[ids])
