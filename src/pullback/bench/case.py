@@ -14,7 +14,7 @@ from ..formulas.record import functions_of
 from ..functional import FUNCTIONS
 from ..vocabulary import ElementKind, PlanPreference
 
-_PLANS: Mapping[tuple[str, str], tuple[type, type]] = {
+_PLANS: Mapping[tuple[str, str], tuple[Any, Any]] = {
     ("scan", "forward"): (d.ScanDescriptor, p.ScanPlan),
     ("scan", "backward"): (d.ScanBackwardDescriptor, p.ScanBackwardPlan),
     ("reduce", "forward"): (d.ReduceDescriptor, p.ReducePlan),
@@ -24,7 +24,7 @@ _PLANS: Mapping[tuple[str, str], tuple[type, type]] = {
     ("lerp", "forward"): (d.BinaryParamDescriptor, p.BinaryParamPlan),
     ("lerp", "backward"): (d.BinaryParamBackwardDescriptor, p.BinaryParamBackwardPlan),
 }
-_SEGMENT_PLANS: Mapping[tuple[str, bool], tuple[type, type]] = {
+_SEGMENT_PLANS: Mapping[tuple[str, bool], tuple[Any, Any]] = {
     ("forward", True): (d.SegmentSumDescriptor, p.SegmentSumPlan),
     ("forward", False): (d.UnsortedSegmentSumDescriptor, p.UnsortedSegmentSumPlan),
     ("backward", True): (d.SegmentSumBackwardDescriptor, p.SegmentSumBackwardPlan),

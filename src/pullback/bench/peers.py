@@ -40,11 +40,11 @@ class NumpyPeer:
                 return lambda: ((1 - w) * dy, w * dy)
             a, b = operands["a"], operands["b"]
             return lambda: a + w * (b - a)
-        table = plain.BACKWARD if case.op.direction == "backward" else plain.FORWARD
-        formula = table.get(case.op.kind)
+        backward = case.op.direction == "backward"
+        formula: Any = (plain.BACKWARD if backward else plain.FORWARD).get(case.op.kind)
         if formula is None:
             raise NotOffered(f"no plain formula for {case.op.name}")
-        if case.op.direction == "forward":
+        if not backward:
             return lambda: formula(operands["x"], case.axes, case.correction)
         arguments = (get("dy"), get("x"), get("y"), case.shape, case.axes, case.correction)
         return lambda: formula(*arguments)
@@ -199,8 +199,8 @@ class JaxPeer:
                 ordered = case.order == "sorted"
                 return jax.ops.segment_sum(rows, ids, segments, indices_are_sorted=ordered)
 
-            leaves = [given.get("input")]
-            dy = given.get("d_output")
+            leaves: list[Any] = [given.get("input")]
+            dy: Any = given.get("d_output")
         else:
             forward = _jax_forward(jax, case)
             names = ("a", "b") if case.family == "lerp" else ("x",)

@@ -43,7 +43,8 @@ class Figures:
     @property
     def function_against_fastest(self) -> float | None:
         """Time of the fastest peer over that of the function."""
-        return self.against_fastest * self.ms / self.function_ms if self.fastest else None
+        ratio = self.against_fastest
+        return None if ratio is None else ratio * self.ms / self.function_ms
 
 
 def figures(cell: Mapping[str, Any], stat: str = "ms") -> Figures | None:
@@ -68,8 +69,8 @@ def figures(cell: Mapping[str, Any], stat: str = "ms") -> Figures | None:
     )
 
 
-def geometric_mean(values: Iterable[float]) -> float | None:
-    """The geometric mean; None of nothing."""
+def geometric_mean(values: Iterable[float | None]) -> float | None:
+    """The geometric mean of those that are there; None of nothing."""
     logs = [math.log(v) for v in values if v and v > 0]
     return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
@@ -78,23 +79,25 @@ def summarise(cells: Sequence[Mapping[str, Any]], stat: str = "ms") -> dict[str,
     """Means over the cases, the cases lost to a peer, and those that failed their check."""
     pairs = [(c, f) for c in cells if (f := figures(c, stat)) is not None]
     peers = sorted({n for _, f in pairs for n in f.ratios})
-    lost = [_name(c) for c, f in pairs if f.fastest and f.against_fastest < 1]
-    function_lost = [_name(c) for c, f in pairs if f.fastest and f.function_against_fastest < 1]
+    lost = [_name(c) for c, f in pairs if _below_one(f.against_fastest)]
+    function_lost = [_name(c) for c, f in pairs if _below_one(f.function_against_fastest)]
     return {
         "cases": len(cells),
-        "of_copy": geometric_mean(f.of_copy for _, f in pairs if f.of_copy),
+        "of_copy": geometric_mean(f.of_copy for _, f in pairs),
         "against": {
             n: geometric_mean(f.ratios[n] for _, f in pairs if n in f.ratios) for n in peers
         },
-        "against_fastest": geometric_mean(f.against_fastest for _, f in pairs if f.fastest),
-        "function_against_fastest": geometric_mean(
-            f.function_against_fastest for _, f in pairs if f.fastest
-        ),
+        "against_fastest": geometric_mean(f.against_fastest for _, f in pairs),
+        "function_against_fastest": geometric_mean(f.function_against_fastest for _, f in pairs),
         "lost": lost,
         "function_lost": function_lost,
         "failed": [_name(c) for c in cells if not c.get("check", {}).get("ok", True)],
         "skipped": [_name(c) for c in cells if "skipped" in c],
     }
+
+
+def _below_one(ratio: float | None) -> bool:
+    return ratio is not None and ratio < 1
 
 
 def key_of(cell: Mapping[str, Any]) -> tuple[str, str, str, str]:

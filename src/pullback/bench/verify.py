@@ -114,8 +114,8 @@ def _verify_rows(case: Case, operands: Arrays, outputs: Arrays) -> Verdict:
         w = case.weight
         if case.op.direction == "forward":
             a, b = wide["a"], wide["b"]
-            size = np.abs(a) + w * (np.abs(a) + np.abs(b))
-            return _compare(cut["y"], a + w * (b - a), size, rounding(4), how)
+            magnitude = np.abs(a) + w * (np.abs(a) + np.abs(b))
+            return _compare(cut["y"], a + w * (b - a), magnitude, rounding(4), how)
         pair = {"da": (1 - w) * wide["dy"], "db": w * wide["dy"]}
         verdicts = [_compare(cut[n], v, np.abs(v), rounding(4), how) for n, v in pair.items()]
         return max(verdicts, key=lambda v: v.worst)
@@ -143,7 +143,7 @@ def _backward(case: Case, wide: Arrays, shape: tuple[int, ...]) -> Expected:
     kind, axes = case.op.kind, case.axes
     x, y = wide.get("x"), wide.get("y")
     if kind in plain.NEEDS_EXACT_Y:
-        y = plain.FORWARD[kind](x, axes, case.correction)
+        y = plain.FORWARD[kind](wide["x"], axes, case.correction)
     arguments = (wide["dy"], x, y, shape, axes, case.correction)
     value = plain.BACKWARD[kind](*arguments)
     sized = plain.MAGNITUDE.get(kind)

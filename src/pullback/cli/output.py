@@ -17,6 +17,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -42,8 +43,14 @@ def steps(total: int) -> Iterator[tuple[Progress, Any]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=error_console(), transient=True) as progress:
+    with bar(*columns) as progress:
         yield progress, progress.add_task("", total=total)
+
+
+def bar(*columns: ProgressColumn) -> Progress:
+    """A progress bar on stderr that is gone when it ends; silent where that is no terminal."""
+    where = error_console()
+    return Progress(*columns, console=where, transient=True, disable=not where.is_terminal)
 
 
 def ensure_writable(path: Path | None) -> None:

@@ -14,7 +14,7 @@ from ..errors import PullbackError
 from ..vocabulary import element_kind
 
 
-class ListOf(click.ParamType):
+class ListOf(click.ParamType):  # type: ignore[type-arg]
     """Comma-separated items, as a tuple."""
 
     def __init__(self, name: str, item: Callable[[str], Any], choices: tuple[str, ...] = ()):
@@ -57,7 +57,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
-class Size(click.ParamType):
+class Size(click.ParamType):  # type: ignore[type-arg]
     """A number of bytes such as 2GB, 512MiB or 1500000."""
 
     name = "size"
@@ -75,7 +75,7 @@ class Size(click.ParamType):
         return int(number * bytes_each)
 
 
-class OpName(click.ParamType):
+class OpName(click.ParamType):  # type: ignore[type-arg]
     """The name of an op or of a kind; completion offers them all."""
 
     name = "op"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -75,7 +75,7 @@ class Commands(click.Group):
             fail("not enough memory")
         except BrokenPipeError:
             # The reader has gone; nothing more can be said, not even by the flush at exit.
-            sys.stdout = None  # type: ignore[assignment]
+            sys.stdout = None
             sys.exit(1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
@@ -85,7 +85,7 @@ class Commands(click.Group):
         return code
 
 
-def fail(message: str, code: int = 2) -> None:
+def fail(message: str, code: int = 2) -> NoReturn:
     """Say one line on stderr and leave."""
     line = " ".join(message.split())
     click.echo(f"pullback: {line}", err=True)

@@ -9,7 +9,6 @@ import click
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    Progress,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -18,8 +17,9 @@ from rich.progress import (
 from ..bench import find_op
 from ..outofcore import Job, Options
 from . import parameters, tables
-from .output import console, error_console
+from .output import bar, console
 from .parameters import OP, SIZE, THREADS
+from .root import fail
 
 EPILOG = """
 \b
@@ -108,16 +108,14 @@ def command(op: str, **given: Any) -> None:
         TimeRemainingColumn(),
     )
     try:
-        with Progress(*columns, console=error_console(), transient=True) as progress:
+        with bar(*columns) as progress:
             task = progress.add_task("", total=None)
             summary = job.run(
                 given["resume"],
                 lambda done, total: progress.update(task, completed=done, total=total),
             )
     except KeyboardInterrupt:
-        raise click.ClickException(
-            "interrupted; the same command with --resume continues"
-        ) from None
+        fail("interrupted; the same command with --resume continues what was finished", 130)
     speed = tables.size(summary.bytes / max(summary.seconds, 1e-9))
     limit = f" of {tables.size(given['memory'])}" if given["memory"] else ""
     again = f", {summary.resumed} of them before" if summary.resumed else ""

@@ -151,8 +151,8 @@ def scaling(report: Mapping[str, Any]) -> Iterator[RenderableType]:
         columns = sorted({p["at"] for p in points})
         rows: dict[tuple[str, ...], dict[int, float]] = {}
         for p in points:
-            key = (p["op"], p["shape"]) if study == "threads" else (p["op"],)
-            rows.setdefault(key, {})[p["at"]] = p["ms"]
+            name: tuple[str, ...] = (p["op"], p["shape"]) if study == "threads" else (p["op"],)
+            rows.setdefault(name, {})[p["at"]] = p["ms"]
         numbers = [f"{c:g}" if study == "size" else str(c) for c in columns] + [fitted]
         head = ["op", "shape"] if study == "threads" else ["op"]
         made = table([*head, *numbers], numbers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import mmap
 import os
 import threading
 import time
@@ -34,6 +35,9 @@ from .resident import hand_back, peak_bytes, populate, resident_bytes
 MAPPED_SHARE = 0.6
 LARGEST_BLOCK = 1 << 28
 LEAST_ROOM = 24 << 20
+
+Arrays = dict[str, np.ndarray]
+Maps = dict[str, mmap.mmap | None]
 
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -105,11 +109,12 @@ class Job:
         with ExitStack() as stack:
             arrays, maps = self._open(stack)
             case = self._case(arrays)
+            shapes = {n: self._result_shape(case, n, arrays) for n in self.outputs}
             arrays = {n: _fitted(case, n, a) for n, a in arrays.items()}
             case.plan(self.threads)  # raises for a problem that cannot be run
-            return _Run(self, case, arrays, maps, progress).go(resume, start)
+            return _Run(self, case, arrays, maps, progress).go(shapes, resume, start)
 
-    def _open(self, stack: ExitStack) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def _open(self, stack: ExitStack) -> tuple[Arrays, Maps]:
         missing = [n for n in self.op.inputs if n not in self.inputs]
         if missing:
             raise InvalidProblemError(f"{missing[0]}: required by {self.op.name}, no file given")
@@ -119,7 +124,8 @@ class Job:
             raise InvalidProblemError(f"{extra[0]}: {self.op.name} reads {wanted} only")
         if not self.outputs:
             raise InvalidProblemError(f"{self.op.outputs[0]}: no file to write given")
-        arrays, maps = {}, {}
+        arrays: Arrays = {}
+        maps: Maps = {}
         for name, path in self.inputs.items():
             dtype, shape = self.options.dtype, self._raw_shape(name)
             if name == "segment_ids":
@@ -149,7 +155,6 @@ class Job:
                     raise InvalidProblemError(f"ids: expected int32 or int64, got {found}")
             elif found != element:
                 raise InvalidProblemError(f"{name}: expected {element} like {lead}, got {found}")
-        common = {"reverse": o.reverse, "ties": o.ties, "correction": o.correction}
         if op.family == "segment":
             return self._segment_case(arrays, element)
         if op.family == "lerp":
@@ -163,7 +168,9 @@ class Job:
             shape = o.shape
         else:
             raise InvalidProblemError(f"shape: required by {op.name}, the shape of the input")
-        return Case(op, element, shape, o.axis, **common)
+        return Case(
+            op, element, shape, o.axis, reverse=o.reverse, ties=o.ties, correction=o.correction
+        )
 
     def _segment_case(self, arrays: Mapping[str, np.ndarray], element: str) -> Case:
         op, o = self.op, self.options
@@ -188,7 +195,9 @@ class Job:
             segments=segments, order=order, out_of_range=o.out_of_range,
         )  # fmt: skip
 
-    def result_shape(self, case: Case, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
+    def _result_shape(
+        self, case: Case, name: str, arrays: Mapping[str, np.ndarray]
+    ) -> tuple[int, ...]:
         """Shape of an output file."""
         shape = case.shape_of(name)
         if case.family == "reduce" and case.op.direction == "forward" and not self.options.keepdims:
@@ -217,16 +226,17 @@ def _fitted(case: Case, name: str, array: np.ndarray) -> np.ndarray:
 class _Run:
     """The running of a job whose inputs are open and checked."""
 
-    def __init__(self, job: Job, case: Case, arrays: dict, maps: dict, progress: Any):
+    def __init__(self, job: Job, case: Case, arrays: Arrays, maps: Maps, progress: Any):
         self.job, self.case, self.arrays, self.maps = job, case, arrays, maps
         self.progress = progress or (lambda done, total: None)
         self.threads = job.threads or get_num_threads()
+        self.finished = 0
         self.names = [n for n in case.op.outputs if n in job.outputs]
         self.total = sum(a.nbytes for a in arrays.values()) + sum(
             math.prod(case.shape_of(n)) * DTYPES[case.element].itemsize for n in self.names
         )
 
-    def go(self, resume: bool, start: float) -> Summary:
+    def go(self, shapes: Mapping[str, tuple[int, ...]], resume: bool, start: float) -> Summary:
         job, case = self.job, self.case
         targets = list(dict.fromkeys(job.outputs[n] for n in self.names))
         for target in targets:
@@ -240,7 +250,6 @@ class _Run:
             )
             for n in self.names
         }
-        shapes = {n: job.result_shape(case, n, self.arrays) for n in self.names}
         room = self._room()
         plan = self._cut(min(room, LARGEST_BLOCK))
         note = Note(targets[0], list(parts.values()), self._identity(plan))
@@ -263,12 +272,20 @@ class _Run:
                 files.settle(part)
             self._publish(parts, archives)
         except KeyboardInterrupt:
+            self._interrupted(note)
             raise
         except BaseException:
             note.discard()
             raise
         note.remove()
         return Summary(self.total, time.monotonic() - start, plan.count, done, peak_bytes())
+
+    def _interrupted(self, note: Note) -> None:
+        """Keep what is finished for another run; where that is nothing, leave nothing."""
+        if self.finished:
+            note.save(self.finished, now=True)
+        else:
+            note.discard()
 
     def _room(self) -> int:
         """Bytes that the mapped files may occupy at a time."""
@@ -311,20 +328,30 @@ class _Run:
             "block": list(plan.block),
         }
 
-    def _blocks(self, plan: Cut, outputs: dict, note: Note, done: int, room: int) -> None:
+    def _blocks(self, plan: Cut, outputs: Arrays, note: Note, done: int, room: int) -> None:
         arrays = self.arrays | outputs
         moved = 0
+        self.finished = done
         self.progress(0, self.total)
         for k, where in enumerate(plan.slices()):
             block = pieces(self.case, arrays, where)
             size = _size(self.case, block, plan.count)
             if k >= done:
                 self._run_block(where, block, plan.fits, room, moved, size)
+                self.finished = k + 1
                 note.save(k + 1)
             moved += size
             self.progress(min(moved, self.total), self.total)
 
-    def _run_block(self, where, block, fits: bool, room: int, moved: int, size: int) -> None:
+    def _run_block(
+        self,
+        where: tuple[slice, ...],
+        block: Arrays,
+        fits: bool,
+        room: int,
+        moved: int,
+        size: int,
+    ) -> None:
         """Run a block; one that does not fit sees the files through windows."""
         lengths = tuple(part.stop - part.start for part in where)
         plan = dataclasses.replace(self.case, shape=lengths).plan(self.threads)

@@ -9,6 +9,8 @@ are those of the file, written or not.
 Works on Linux, where the handler can tell the address of a fault.
 """
 
+# mypy: disable-error-code="untyped-decorator"
+
 from __future__ import annotations
 
 import ctypes
@@ -75,42 +77,42 @@ def _handler() -> Any:
 
     word, byte = ir.IntType(64), ir.IntType(8)
 
-    def pointer(builder, address, kind):
+    def pointer(builder: Any, address: Any, kind: Any) -> Any:
         return builder.inttoptr(address, kind.as_pointer())
 
     @intrinsic
-    def load(context, address):
-        def codegen(ctx, builder, sig, args):
+    def load(context: Any, address: Any) -> Any:
+        def codegen(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             return builder.load(pointer(builder, args[0], word))
 
         return types.int64(types.int64), codegen
 
     @intrinsic
-    def store(context, address, value):
-        def codegen(ctx, builder, sig, args):
+    def store(context: Any, address: Any, value: Any) -> Any:
+        def codegen(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             builder.store(args[1], pointer(builder, args[0], word))
             return ctx.get_dummy_value()
 
         return types.void(types.int64, types.int64), codegen
 
     @intrinsic
-    def load_byte(context, address):
-        def codegen(ctx, builder, sig, args):
+    def load_byte(context: Any, address: Any) -> Any:
+        def codegen(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             return builder.zext(builder.load(pointer(builder, args[0], byte)), word)
 
         return types.int64(types.int64), codegen
 
     @intrinsic
-    def store_byte(context, address, value):
-        def codegen(ctx, builder, sig, args):
+    def store_byte(context: Any, address: Any, value: Any) -> Any:
+        def codegen(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             builder.store(builder.trunc(args[1], byte), pointer(builder, args[0], byte))
             return ctx.get_dummy_value()
 
         return types.void(types.int64, types.int64), codegen
 
     @intrinsic
-    def exchange(context, address, value):
-        def codegen(ctx, builder, sig, args):
+    def exchange(context: Any, address: Any, value: Any) -> Any:
+        def codegen(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
             return builder.atomic_rmw("xchg", pointer(builder, args[0], word), args[1], "seq_cst")
 
         return types.int64(types.int64, types.int64), codegen
@@ -121,7 +123,7 @@ def _handler() -> Any:
     fault, default = int(signal.SIGSEGV), int(signal.SIG_DFL)
 
     @cfunc("void(int32, int64, int64)")
-    def handle(number, info, context):
+    def handle(number: int, info: int, context: int) -> None:
         address = load(info + FAULT_ADDRESS)
         window = load(state + 8 * WINDOW)
         for k in range(load(state + 8 * MAPS)):
