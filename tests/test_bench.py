@@ -1,0 +1,291 @@
+"""The benchmark harness: what it measures, what it refuses to time, and what it concludes."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.bench import (
+    FULL,
+    QUICK,
+    Case,
+    Settings,
+    cells,
+    compare,
+    default_ops,
+    figures,
+    find_op,
+    harness,
+    installed,
+    measure,
+    named_ops,
+    plain,
+    run,
+    scaling,
+    summarise,
+)
+from pullback.bench.copying import copies
+from pullback.bench.operands import make_operands, make_outputs
+from pullback.bench.timing import Times, interleave
+from pullback.bench.verify import verify
+from scripts import SOURCE, run_script
+
+FAST = Settings(threads=1, rounds=2, budget=0.01)
+BACKWARD = [op.name for op in pb.catalog() if op.direction == "backward"]
+
+
+def small(name: str, element: str = "f32", axis: int = -1) -> Case:
+    op = find_op(name)
+    if op.family == "segment":
+        return Case(op, element, (96, 5), None, segments=11, order="random")
+    return Case(op, element, (6, 70), None if op.family == "lerp" else axis)
+
+
+def test_every_backward_op_is_in_both_grids() -> None:
+    for grid in (QUICK, FULL):
+        assert {c.op.name for c in cells(grid)} == {*BACKWARD, "segment_sum"}
+    assert {c.element for c in cells(FULL)} == {"f32", "f64", "f16", "bf16"}
+    assert {c.shape for c in cells(FULL)} >= {
+        (4096, 4096), (32768, 128), (128, 32768), (64, 256, 1024), (2, 8_000_000), (16_000_000,),
+        (1, 128), (262144, 64), (477263, 256),
+    }  # fmt: skip
+
+
+def test_a_kind_names_its_backward_and_segments_come_both_ways() -> None:
+    assert [op.name for op in named_ops(["softmax"])] == ["softmax_backward"]
+    assert [op.name for op in named_ops(["softmax"], "both")] == ["softmax", "softmax_backward"]
+    assert len(named_ops(["segment_sum"])) == 2
+    assert [op.name for op in named_ops(["cumsum_backward"], "forward")] == ["cumsum_backward"]
+    with pytest.raises(pb.UnsupportedError, match="did you mean"):
+        named_ops(["sofmax"])
+    assert len(default_ops("both")) == len(pb.catalog())
+
+
+def test_useful_bytes_count_what_the_formula_reads_once() -> None:
+    assert small("softmax_backward").useful_bytes == 3 * 6 * 70 * 4
+    assert small("cumprod_backward", "f64").useful_bytes == 3 * 6 * 70 * 8  # y is not read
+    assert small("sum_backward").useful_bytes == (6 * 70 + 6) * 4
+    assert small("segment_sum").useful_bytes == (96 * 5 + 11 * 5) * 4 + 96 * 8
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_the_check_accepts_the_oracle_and_sees_a_wrong_element(name: str) -> None:
+    from pullback.check.accuracy import oracle
+    from pullback.oracle import round_to
+
+    case = small(name)
+    operands = make_operands(case)
+    exact = oracle(case, operands)
+    right = {n: round_to(exact[n].value, "f32") for n in case.op.outputs}
+    verdict = verify(case, operands, right)
+    assert verdict.ok, verdict
+    first = case.op.outputs[0]
+    wrong = {n: a.copy() for n, a in right.items()}
+    at = tuple(n // 2 for n in wrong[first].shape)
+    wrong[first][at] += max(1e-5, abs(wrong[first][at]) * 1e-5)
+    assert not verify(case, operands, wrong).ok
+    unwritten = {n: a.copy() for n, a in right.items()}
+    unwritten[first][at] = np.nan
+    assert "NaN" in verify(case, operands, unwritten).reason
+
+
+def test_a_wrong_result_gets_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {**plain.BACKWARD, "cumsum": lambda dy, *rest: dy}
+    monkeypatch.setattr(plain, "BACKWARD", wrong)
+    record = measure(small("cumsum_backward"), FAST)
+    assert not record["check"]["ok"]
+    assert "runs" not in record
+    assert figures(record) is None
+    assert summarise([record])["failed"] == ["cumsum_backward f32 6x70 -1"]
+
+
+@pytest.mark.parametrize("element", ["f32", "f64", "f16", "bf16"])
+def test_a_measured_case_has_times_of_all_contenders(element: str) -> None:
+    peers = installed(("torch", "numpy"))
+    record = measure(small("softmax_backward", element), Settings(1, peers, 2, 0.01))
+    assert record["check"]["ok"], record
+    assert set(record["runs"]) == {"plan", "function", *peers}
+    assert all(r["ms"] > 0 for r in record["runs"].values())
+    found = figures(record)
+    assert found.of_copy is None  # too small to say anything about memory
+    assert found.fastest in peers
+
+
+def test_peers_compute_the_same_gradient() -> None:
+    torch = pytest.importorskip("torch")
+    from pullback.bench.peers import NumpyPeer, TorchPeer
+
+    for name in BACKWARD:
+        case = small(name, "f64")
+        operands = make_operands(case)
+        if name in ("softmax_backward", "log_softmax_backward"):
+            continue  # torch is given its own x there
+        wanted = case.call(operands)
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        for got in (TorchPeer().prepare(case, operands)(), NumpyPeer().prepare(case, operands)()):
+            results = got if isinstance(got, (list, tuple)) else [got]
+            for a, b in zip(results, wanted, strict=True):
+                a = a.numpy() if isinstance(a, torch.Tensor) else a
+                np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_jax_computes_the_same_gradient() -> None:
+    pytest.importorskip("jax")
+    from pullback.bench.peers import JaxPeer
+
+    case = small("logsumexp_backward")
+    operands = make_operands(case)
+    (got,) = JaxPeer().prepare(case, operands)()
+    np.testing.assert_allclose(np.asarray(got), case.call(operands), rtol=1e-5, atol=1e-6)
+
+
+def test_contenders_take_turns() -> None:
+    order: list[str] = []
+    calls = {n: lambda n=n: (order.append(n), time.sleep(0.002)) for n in "ab"}
+    times = interleave(calls, rounds=3, budget=1.0)
+    assert "".join(order[2:]) == "ababab"
+    assert times["a"].rounds == 3
+    assert times["a"].best <= times["a"].median
+
+
+def test_a_slow_contender_is_sampled_once() -> None:
+    times = interleave({"slow": lambda: time.sleep(0.02)}, rounds=5, budget=0.01)
+    assert times["slow"].rounds == 1
+    assert times["slow"].noise is None
+
+
+def test_noise_is_the_quartile_distance() -> None:
+    assert Times.of([1.0, 1.0, 1.0, 1.0]).noise == 0
+    assert Times.of([1.0, 2.0, 3.0]).noise == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_copies_move_half_of_the_bytes_each_way(threads: int) -> None:
+    with copies(1 << 21, threads) as made:
+        assert "copy numpy" in made
+        assert any("threads" in n for n in made) == (threads > 1)
+        for call in made.values():
+            call()
+
+
+def cell(ms: float, copy_ms: float = 1.0, noise: float = 0.0, **peers: float) -> dict:
+    runs = {"plan": ms, "function": 2 * ms, **peers}
+    record = {"median_ms": 0.0, "rounds": 5, "noise": noise}
+    return {
+        "op": "softmax_backward", "family": "softmax", "dtype": "f32", "shape": "8x8", "axis": "-1",
+        "bytes": 1 << 20, "check": {"ok": True},
+        "copy": {**record, "ms": copy_ms, "median_ms": copy_ms, "by": "numpy"},
+        "runs": {n: {**record, "ms": v, "median_ms": v} for n, v in runs.items()},
+    }  # fmt: skip
+
+
+def test_figures_and_summary() -> None:
+    found = figures(cell(2.0, torch=8.0, jax=1.0))
+    assert found.of_copy == 0.5
+    assert found.gbs == pytest.approx((1 << 20) / 2e-3 / 1e9)
+    assert found.ratios == {"torch": 4.0, "jax": 0.5}
+    assert (found.fastest, found.against_fastest) == ("jax", 0.5)
+    assert found.function_against_fastest == 0.25
+    summary = summarise([cell(2.0, torch=8.0), cell(2.0, torch=2.0), cell(4.0, torch=2.0)])
+    assert summary["against"]["torch"] == pytest.approx(2 ** (1 / 3))
+    assert len(summary["lost"]) == 1
+    assert len(summary["function_lost"]) == 2
+
+
+def test_compare_sees_changes_beyond_the_noise_only() -> None:
+    def one(*arguments: float, **noise: float) -> dict:
+        return {"cells": [cell(*arguments, **noise)]}
+
+    assert compare(one(2.0), one(4.0))[0].speedup == pytest.approx(0.5)
+    assert compare(one(2.0), one(4.0))[0].beyond_noise
+    assert not compare(one(2.0), one(4.0, noise=0.5))[0].beyond_noise
+    # Twice as slow on a machine that copies half as fast: nothing changed.
+    assert not compare(one(2.0, 1.0), one(4.0, 2.0))[0].beyond_noise
+    assert compare({"cells": []}, one(2.0)) == []
+
+
+def test_too_large_for_the_memory_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "available_memory", lambda: 1000)
+    record = measure(small("softmax_backward"), FAST)
+    assert "skipped" in record
+    assert summarise([record])["skipped"]
+
+
+def test_an_op_added_to_the_catalog_is_checked_by_its_definition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plain, "BACKWARD", {})
+    record = measure(small("norm2_backward"), FAST)
+    assert record["check"]["how"].startswith("oracle")
+    assert record["check"]["ok"]
+
+
+def test_report_is_plain_data_and_names_the_machine() -> None:
+    report = run([small("sum_backward")], FAST)
+    assert json.loads(json.dumps(report))["cells"] == report["cells"]
+    assert report["machine"]["cores"] >= 1
+    assert report["machine"]["cpu"]
+
+
+def test_fitted_exponents() -> None:
+    for power in (0.0, 1.0, 2.0):
+        pairs = [(10.0**k, 3.0 * 10.0 ** (power * k)) for k in range(5, 9)]
+        assert scaling.fitted_exponent(pairs) == pytest.approx(power, abs=1e-9)
+    assert scaling.fitted_exponent([(1.0, 1.0)]) is None
+
+
+def test_scaling_over_size_zeros_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "DRAWN", 10**4)
+    monkeypatch.setattr(scaling, "FITTED", 10**3)
+    monkeypatch.setattr(scaling, "ZEROS", (0, 1, 100))
+    monkeypatch.setattr(scaling, "THREAD_SHAPES", ((32, 32),))
+    steps = scaling.plan_steps(named_ops(["prod"]), "f32", 10**5, FAST)
+    report = scaling.run_steps(steps, FAST)
+    studies = {p["study"] for p in report["points"]}
+    assert studies == {"size", "zeros", "threads"}
+    assert [p["at"] for p in report["points"] if p["study"] == "size"] == [10**3, 10**4, 10**5]
+    assert math.isfinite(report["exponents"]["size"]["prod_backward"])
+    assert math.isfinite(report["exponents"]["zeros"]["prod_backward"])
+
+
+def test_the_harness_does_not_need_the_command_line() -> None:
+    run_script("""
+        import sys
+        from pullback.bench import cells, QUICK
+        assert list(cells(QUICK))
+        loaded = {"click", "rich", "torch", "jax", "matplotlib", "mpmath"} & set(sys.modules)
+        assert not loaded, loaded
+    """)
+
+
+def test_outputs_start_as_nan() -> None:
+    assert all(np.isnan(a).all() for a in make_outputs(small("lerp_backward")).values())
+
+
+def test_speed_table_is_written_between_the_markers(tmp_path: Path) -> None:
+    settings = Settings(1, installed(("numpy",)), 1, 0.01)
+    cases = [*(small(n) for n in ("softmax_backward", "lerp_backward", "segment_sum_backward"))]
+    report = run(cases, settings)
+    for record in report["cells"]:
+        if record["family"] != "segment":
+            record["shape"] = "4096x4096"
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- speed:begin -->\nold\n<!-- speed:end -->\nafter\n")
+    tool = SOURCE.parent / "tools" / "speed_table.py"
+    subprocess.run([sys.executable, tool, tmp_path / "report.json", page], check=True)
+    text = page.read_text()
+    assert text.startswith("before\n<!-- speed:begin -->\n")
+    assert text.endswith("<!-- speed:end -->\nafter\n")
+    assert "old" not in text
+    assert "| `softmax_backward` |" in text
+    assert report["machine"]["cpu"] in text
+    assert "Over all 3 cases" in text

@@ -1,0 +1,164 @@
+"""``pullback check``: passes what is right, fails what is planted, and its page stands alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from pullback.bench import Case, find_op
+from pullback.check import accuracy, certify, check_one, layouts
+from pullback.check.edges import edge_case
+from pullback.cli import main
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["check", *map(str, arguments)])
+
+
+def test_right_ops_pass(tmp_path: Path) -> None:
+    report = tmp_path / "check.json"
+    result = invoke("sum", "norm2_backward", "--dtypes", "f32,bf16", "--json", report)
+    assert result.exit_code == 0, result.output
+    assert "all 6 checks passed" in result.output
+    found = json.loads(report.read_text())
+    assert found["ok"]
+    assert len(found["results"]) == 6
+    for row in found["results"]:
+        assert row["max_ulp"] <= 0.51
+        assert {"fortran", "sliced", "negative", "offset", "first axis"} <= set(row["layouts"])
+        assert set(row["threads"]) == {"2", "3", "8"}
+        assert "torch_max_ulp" in row
+
+
+def test_long_table_has_a_line_for_each_dtype() -> None:
+    result = invoke("lerp", "--dtypes", "f32,f64", "--no-torch", "--long")
+    assert result.exit_code == 0
+    assert len(re.findall(r"^lerp(_backward)? +f(32|64) ", result.output, re.MULTILINE)) == 4
+    assert "torch" not in result.output
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, wrong: object) -> Result:
+    right = accuracy.result
+    monkeypatch.setattr(accuracy, "result", lambda *a, **k: wrong(right(*a, **k), *a))
+    return invoke("mean", "--direction", "backward", "--dtypes", "f32", "--no-torch")
+
+
+def test_a_wrong_value_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(outputs: dict, *_: object) -> dict:
+        outputs["dx"][-1, -1] = np.nextafter(outputs["dx"][-1, -1], np.inf, dtype=np.float32)
+        outputs["dx"][-1, -1] = np.nextafter(outputs["dx"][-1, -1], np.inf, dtype=np.float32)
+        return outputs
+
+    result = planted(monkeypatch, wrong)
+    assert result.exit_code == 1
+    assert "FAIL mean_backward f32" in result.output
+    assert "ulp from the oracle" in result.output
+    assert "1 of 1 checks failed" in result.output
+
+
+def test_bytes_that_depend_on_threads_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(outputs: dict, case: Case, operands: object, threads: int = 1) -> dict:
+        if threads == 3:
+            outputs["dx"][0, 0] = -outputs["dx"][0, 0]
+        return outputs
+
+    result = planted(monkeypatch, wrong)
+    assert result.exit_code == 1
+    assert "bytes differ: 3 threads" in result.output
+
+
+def test_bytes_that_depend_on_the_layout_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    shifted = {**layouts.LAYOUTS, "sliced": lambda a: layouts._sliced(a + a.dtype.type(1))}
+    monkeypatch.setattr(layouts, "LAYOUTS", shifted)
+    result = invoke("mean", "--direction", "backward", "--dtypes", "f32", "--no-torch")
+    assert result.exit_code == 1
+    assert "bytes differ: sliced" in result.output
+
+
+def test_edges_are_part_of_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, operands = edge_case(Case(find_op("prod_backward"), "f32", (2, 600), -1))
+    assert (operands["x"] == 0).any()
+    assert edge_case(Case(find_op("cumsum"), "f32", (2, 600), -1)) is None
+    right = accuracy.result
+
+    def divides(given: Case, held: dict, threads: int = 1) -> dict:
+        if given.shape == case.shape:
+            with np.errstate(all="ignore"):
+                return {"dx": held["dy"] * held["y"] / held["x"]}
+        return right(given, held, threads)
+
+    monkeypatch.setattr(accuracy, "result", divides)
+    row = check_one(find_op("prod_backward"), "f32", with_torch=False)
+    assert not row["ok"]
+    assert any(r.startswith("edges") for r in row["reasons"])
+
+
+class Page(HTMLParser):
+    """Collects tags and what they point to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.seen.add(tag)
+        self.links += [v for k, v in attrs if k in ("src", "href", "xlink:href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list) -> None:
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def stands_alone(text: str) -> Page:
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert page.links == []
+    assert not {"script", "link", "img", "iframe"} & page.seen
+    assert "http" not in text
+    assert "@import" not in text
+    return page
+
+
+def test_the_page_stands_alone(tmp_path: Path) -> None:
+    path = tmp_path / "check.html"
+    result = invoke("norm2", "--direction", "backward", "--dtypes", "f32", "--html", path)
+    assert result.exit_code == 0, result.output
+    text = path.read_text()
+    page = stands_alone(text)
+    assert {"table", "svg"} <= page.seen
+    assert "norm2_backward" in text
+    assert [p.name for p in tmp_path.iterdir()] == ["check.html"]
+
+
+def test_without_mpmath_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n, *a: None if n == "mpmath" else find(n, *a)
+    )
+    result = invoke("sum", "--dtypes", "f32")
+    assert result.exit_code == 2
+    assert (
+        result.output.strip() == "pullback: the oracle needs mpmath: pip install 'pullback[check]'"
+    )
+
+
+def test_certify_reports_progress() -> None:
+    told: list[tuple] = []
+    certify([find_op("lerp")], ["f32"], False, lambda *given: told.append(given))
+    assert told[0] == ("lerp", "f32", None)
+    assert told[1][2]["ok"]

@@ -1,0 +1,220 @@
+"""``pullback ops``, ``explain``, ``env``, ``warmup``, ``completion`` and what they share."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import pullback as pb
+from pullback.cli import main
+from pullback.cli.derivations import DERIVATIONS
+from pullback.cli.explain import snippet
+from pullback.cli.parameters import SIZE, shape
+from pullback.cli.root import COMMANDS
+from scripts import SOURCE, run_script
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "120"}
+
+
+def invoke(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "pullback", *arguments],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_every_command_helps_itself() -> None:
+    listed = invoke("--help")
+    for name in COMMANDS:
+        assert name in listed
+        said = invoke(name, "--help")
+        assert "Usage: " in said
+        assert name == "env" or "Examples:" in said
+
+
+def test_help_and_ops_load_no_compiler() -> None:
+    run_script("""
+        import sys
+        from click.testing import CliRunner
+        from pullback.cli import main
+        for arguments in (["--help"], ["ops"], ["--version"]):
+            assert CliRunner().invoke(main, arguments).exit_code == 0
+        loaded = {"numba", "torch", "jax", "matplotlib", "mpmath"} & set(sys.modules)
+        assert not loaded, loaded
+    """)
+
+
+def test_the_real_entry_point() -> None:
+    done = process("ops", "--family", "lerp")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "da = (1−w)·dy, db = w·dy" in done.stdout
+    assert process("--version").stdout.split() == ["pullback,", "version", pb.__version__]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["explain", "cumprd_backward"], "cumprod_backward"),
+        (["bench", "sofmax"], "softmax"),
+        (["frobnicate"], "frobnicate"),
+        (["ops", "--family", "scam"], "scan"),
+        (["bench", "--shapes", "4x-4"], "4x-4"),
+        (["bench", "--dtypes", "f31"], "f31"),
+        (["bench", "--peers", "excel"], "excel"),
+        (["bench", "--compare", "/none.json"], "/none.json"),
+        (["check", "--html", "/no/folder/x.html"], "/no/folder"),
+        (["warmup", "--layouts", "round"], "round"),
+        (["explain", "segment_sum", "--shape", "8"], "rows, embedding"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], words: str) -> None:
+    done = process(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("pullback: ")
+    assert words in line
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m pullback ops --json | head -c 10"
+    done = subprocess.run(
+        ["bash", "-c", command], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+
+
+def test_ops_lists_the_catalog() -> None:
+    listed = json.loads(invoke("ops", "--json"))
+    assert [op["name"] for op in listed] == [op.name for op in pb.catalog()]
+    assert listed[3]["needs"] == ["x", "y"]
+    table = invoke("ops")
+    for op in pb.catalog():
+        assert f"\n{op.name} " in f"\n{table}"
+    assert "y[j] = Σ_{i≤j} x[i]" in table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["max"], {"max", "max_backward", "cummax", "cummax_backward", "softmax",
+                   "softmax_backward", "log_softmax", "log_softmax_backward"}),
+        (["--family", "segment"], {"segment_sum", "segment_sum_backward"}),
+        (["cum", "--needs", "y"], {"cumprod_backward", "logcumsumexp_backward"}),
+        (["lerp", "--direction", "forward"], {"lerp"}),
+        (["--backend", "abacus"], set()),
+    ],
+)  # fmt: skip
+def test_ops_filters(arguments: list[str], names: set[str]) -> None:
+    assert {op["name"] for op in json.loads(invoke("ops", *arguments, "--json"))} == names
+
+
+def test_every_kind_has_a_derivation_in_three_lines() -> None:
+    assert set(DERIVATIONS) == {op.kind for op in pb.catalog()}
+    assert all(len(lines) == 3 for lines in DERIVATIONS.values())
+
+
+def test_explain_says_it_all() -> None:
+    said = invoke("explain", "cumprod_backward", "--shape", "64x1000", "--dtype", "bf16")
+    for part in ("R[j] = dy[j] + x[j+1]·R[j+1]", "saves", "exact at any number of zeros",
+                 "computed in f64", "64x1000 bf16", "384 kB: dy, x read, dx written",
+                 "print(repr(pb.cumprod_backward("):  # fmt: skip
+        assert part in said
+    found = json.loads(invoke("explain", "softmax_backward", "--json"))
+    assert found["bytes_moved"] == 3 * 4096 * 4096 * 4
+    assert found["sku"]["backend"] == "numba"
+    assert found["guarantee"]["bit_stable_across_threads"] is True
+    assert len(found["derivation"]) == 3
+
+
+@pytest.mark.parametrize("name", ["cumprod_backward", "lerp_backward", "segment_sum"])
+def test_the_snippet_runs_and_prints_what_it_says(name: str) -> None:
+    code = snippet(next(op for op in pb.catalog() if op.name == name))
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, {})
+    shown = [line.removeprefix("# ") for line in code.splitlines() if line.startswith("# ")]
+    assert printed.getvalue().splitlines() == shown
+
+
+def test_env_tells_what_a_bug_report_needs(tmp_path: Path) -> None:
+    found = json.loads(invoke("env", "--json"))
+    assert found["pullback"] == pb.__version__
+    assert found["threads"] == pb.get_num_threads()
+    assert set(found["cache"]) == {"folder", "kernels", "bytes", "writable"}
+    assert {"numpy", "numba"} <= set(found["libraries"])
+    assert "cpu_features" in found
+    assert found["cache"]["folder"] in invoke("env").replace("\n", "")
+
+
+def test_warmup_fills_the_cache(tmp_path: Path) -> None:
+    environment = {**ENVIRONMENT, "PULLBACK_CACHE_DIR": str(tmp_path / "kernels")}
+    command = [
+        sys.executable,
+        "-m",
+        "pullback",
+        "warmup",
+        "mean",
+        "lerp",
+        "--direction",
+        "backward",
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "3 problems run" in done.stdout
+    kernels = list((tmp_path / "kernels").rglob("*.nbc"))
+    assert len(kernels) == 3
+    assert f"{len(kernels)} kernels in the cache" in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    assert "_PULLBACK_COMPLETE" in invoke("completion", shell)
+
+
+def test_completion_offers_commands_and_ops() -> None:
+    def offered(*words: str) -> list[str]:
+        environment = {
+            **ENVIRONMENT,
+            "_PULLBACK_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(["pullback", *words]),
+            "COMP_CWORD": str(len(words)),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "pullback"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+    assert offered("che") == ["check"]
+    assert offered("explain", "log_soft") == ["log_softmax", "log_softmax_backward"]
+    assert offered("bench", "--dtypes", "f32,b") == ["f32,bf16"]
+
+
+def test_sizes_and_shapes() -> None:
+    assert SIZE.convert("2GB", None, None) == 2 * 10**9
+    assert SIZE.convert("1.5 GiB", None, None) == 3 * 2**29
+    assert SIZE.convert("4096", None, None) == 4096
+    assert shape("2x8e6") == (2, 8_000_000)
+    assert shape("16_000_000") == (16_000_000,)
+    with pytest.raises(ValueError, match="4096x4096"):
+        shape("1.5x2")

@@ -1,0 +1,146 @@
+"""Write the speed tables of README.md from a report of ``pullback bench --full --json FILE``.
+
+They go between ``<!-- speed:begin -->`` and ``<!-- speed:end -->``. The machine is named by its CPU
+model and its number of cores.
+
+Usage: python tools/speed_table.py REPORT.json [PAGE.md]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pullback.bench.summary import Figures, figures, geometric_mean, key_of, summarise
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"
+PEERS = {
+    "torch": "PyTorch",
+    "compile": "torch.compile",
+    "jax": "JAX jit",
+    "numpy": "NumPy",
+}
+SHAPE = "4096x4096"
+Cell = Mapping[str, Any]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.0f} %"
+
+
+def times(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}×" if value >= 10 else f"{value:.2g}×"
+
+
+def by_op(cells: Sequence[Cell], peers: Sequence[str]) -> str:
+    """One line per op: f32 on the usual matrix, last axis beside first axis."""
+    found: dict[str, dict[str, Figures]] = {}
+    for cell in cells:
+        numbers = figures(cell)
+        usual = cell["shape"] == SHAPE or cell["family"] == "segment"
+        if numbers is None or cell["dtype"] != "f32" or not usual:
+            continue
+        name = cell["op"]
+        if cell["family"] == "segment":
+            name += f" {cell['shape']}"
+        found.setdefault(name, {})[cell["axis"]] = numbers
+
+    def row(name: str, axes: Mapping[str, Figures]) -> list[str]:
+        last = axes.get("-1") or axes.get("-")
+        first = axes.get("0")
+        if last is None:
+            return []
+        ratios = [times(last.ratios.get(p)) for p in peers]
+        other = [percent(first.of_copy), times(first.against_fastest)] if first else ["", ""]
+        return [f"`{name}`", f"{last.ms:.3g}", percent(last.of_copy), *ratios, *other]
+
+    header = ["op, f32", "ms", "of copy", *(f"× {PEERS[p]}" for p in peers)]
+    header += ["first axis: of copy", "× fastest"]
+    return table(header, filter(None, (row(n, a) for n, a in found.items())))
+
+
+def by_shape(cells: Sequence[Cell]) -> str:
+    """Geometric means over the ops by shape and dtype: share of a copy, ratio to the fastest."""
+    dtypes = list(dict.fromkeys(c["dtype"] for c in cells))
+    places = list(dict.fromkeys((c["shape"], c["axis"]) for c in cells if c["axis"] != "-"))
+
+    def row(shape: str, axis: str) -> list[str]:
+        made = [f"{shape}, axis {axis}"]
+        for dtype in dtypes:
+            here = [
+                f
+                for c in cells
+                if (c["shape"], c["axis"], c["dtype"]) == (shape, axis, dtype)
+                and (f := figures(c)) is not None
+            ]
+            share = geometric_mean(f.of_copy for f in here)
+            ratio = geometric_mean(f.against_fastest for f in here)
+            made.append(", ".join(filter(None, (percent(share), times(ratio)))))
+        return made
+
+    return table(["shape", *dtypes], (row(*place) for place in places))
+
+
+def speed(report: Mapping[str, Any]) -> str:
+    """The whole section."""
+    cells, machine = report["cells"], report["machine"]
+    summary = summarise(cells)
+    peers = [p for p in PEERS if p in report["settings"]["peers"]]
+    libraries = {"compile": "torch"}
+    shown = dict.fromkeys(libraries.get(p, p) for p in peers)
+    versions = ", ".join(f"{n} {machine['libraries'][n]}" for n in shown)
+    lost, tried = summary["lost"], summary["cases"] - len(summary["skipped"])
+    parts = [
+        f"Measured on {machine['cpu']}, {machine['cores']} cores, {report['settings']['threads']} "
+        f"threads; {versions}. Every case is checked before it is timed, in turns with a copy of "
+        "the same number of bytes and with the peers. Backward only, into the caller's buffer; "
+        f"× is the peer's time over pullback's. {SHAPE.replace('x', '×')}, last axis:",
+        by_op(cells, peers),
+        "Geometric means over the ops, as a share of the copy and against the fastest of the "
+        "peers, by shape and element type:",
+        by_shape(cells),
+        f"Over all {tried} cases: {percent(summary['of_copy'])} of copy bandwidth, "
+        f"{times(summary['against_fastest'])} the speed of the fastest peer "
+        f"({times(summary['function_against_fastest'])} when the result is allocated too). "
+        + _losses(cells, lost),
+    ]
+    return "\n\n".join(parts)
+
+
+def _losses(cells: Sequence[Cell], lost: Sequence[str]) -> str:
+    if not lost:
+        return "No case is slower than its fastest peer."
+    ratios = {" ".join(key_of(c)): f.against_fastest for c in cells if (f := figures(c))}
+    named = ", ".join(f"{name} ({times(ratios[name])})" for name in lost)
+    return f"Slower than the fastest peer in {len(lost)}: {named}."
+
+
+def main(arguments: Sequence[str]) -> int:
+    if not arguments:
+        print(__doc__, file=sys.stderr)
+        return 2
+    report = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    page = Path(arguments[1]) if len(arguments) > 1 else README
+    text = page.read_text(encoding="utf-8")
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        print(f"{page}: no {BEGIN} and {END}", file=sys.stderr)
+        return 1
+    page.write_text(f"{head}{begin}\n\n{speed(report)}\n\n{end}{tail}", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
