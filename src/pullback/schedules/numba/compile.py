@@ -8,6 +8,7 @@ Where nothing is writable, kernels are compiled in memory.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import threading
@@ -48,12 +49,12 @@ def source_digest() -> str:
 
 
 def code_digest(functions: tuple[Callable, ...]) -> str:
-    """Digest of what functions compute, following the functions they call."""
+    """Digest of what functions compute, following everything they name but modules."""
     digest = hashlib.sha256()
     seen: set[int] = set()
 
-    def add(function: Callable) -> None:
-        if id(function) in seen or not isinstance(function, types.FunctionType):
+    def add(function: types.FunctionType) -> None:
+        if id(function) in seen:
             return
         seen.add(id(function))
         code = function.__code__
@@ -62,12 +63,32 @@ def code_digest(functions: tuple[Callable, ...]) -> str:
             value = function.__globals__.get(name)
             if isinstance(value, types.FunctionType):
                 add(value)
-            elif isinstance(value, float):
+            elif not isinstance(value, types.ModuleType):
                 digest.update(repr((name, value)).encode())
 
     for function in functions:
-        add(function)
+        if isinstance(function, types.FunctionType):
+            add(function)
     return digest.hexdigest()[:16]
+
+
+def formula_digest(formula: Formula) -> str:
+    """Digest of a formula record: its functions and the plain fields beside them."""
+
+    def plain(record: object) -> list:
+        fields: list = [type(record).__name__]
+        for field in dataclasses.fields(record):  # type: ignore[arg-type]
+            value = getattr(record, field.name)
+            if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+                fields.append([plain(v) for v in value])
+            elif dataclasses.is_dataclass(value):
+                fields.append(plain(value))
+            elif not callable(value):
+                fields.append(value)
+        return fields
+
+    text = code_digest(functions_of(formula)) + repr(plain(formula))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class _Locator(caching._CacheLocator):
@@ -142,7 +163,7 @@ class Kernel:
 
 def compile_kernel(name: str, formula: Formula, make: Callable[[], Callable]) -> Kernel:
     """Compile what ``make`` builds, or load it if it was compiled before under the same key."""
-    key = f"{name}-{code_digest(functions_of(formula))}"
+    key = f"{name}-{formula_digest(formula)}"
     symbol = key.replace("-", "_")
     with _lock:
         token = kernel_key.set(symbol)

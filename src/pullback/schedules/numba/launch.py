@@ -214,7 +214,9 @@ def kernel_for(key: KernelKey, role: str) -> Kernel:
         return make_scan_rows_kernel(formula, element, operands, role == "plain")
 
     outputs = "".join(key.op.outputs[w] for w in key.written)
-    words = (key.op.name, key.ties or "any", element, schedule.replace(" ", "-"), outputs, role)
+    # Operands by name: a kernel is compiled for their number and order.
+    operands = f"{'_'.join(key.full)}.{'_'.join(key.row)}.{outputs}".replace(".", "_of_")
+    words = (key.op.name, key.ties or "any", element, schedule.replace(" ", "-"), operands, role)
     return compile_kernel("-".join(words), formula, make)
 
 
