@@ -1,0 +1,41 @@
+"""PyTorch functions whose forward and backward run on pullback's kernels.
+
+torch's names, arguments and results: change the import and keep the code.
+
+>>> import torch, pullback.torch as pt
+>>> x = torch.zeros(3, requires_grad=True)
+>>> pt.logcumsumexp(x, dim=0).sum().backward()
+>>> x.grad
+tensor([1.8333, 0.8333, 0.3333])
+
+Differentiable any number of times, and right under torch.func, torch.compile, export, autocast and
+the rest: where a kernel cannot be used, torch's own function is. :func:`patch` routes torch's
+functions here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..catalog import OPS, kinds
+from .functions import make_function
+from .patching import Patch, patch
+
+_FAMILIES = ("scan", "reduce", "softmax", "lerp", "segment")
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for family in _FAMILIES
+    for function in map(make_function, kinds(family))
+}
+globals().update(_FUNCTIONS)
+
+__all__ = ["Patch", "patch", *_FUNCTIONS]
+
+
+def __getattr__(name: str) -> Any:
+    """The function of a kind that was added to the catalog later."""
+    if name in OPS and f"{name}_backward" in OPS:
+        function = globals()[name] = make_function(name)
+        return function
+    raise AttributeError(f"module 'pullback.torch' has no attribute {name!r}")

@@ -1,0 +1,194 @@
+"""Calls on plain CPU tensors: a launch prepared once for each layout, then only given addresses.
+
+Results are always new tensors, so nothing can overlap, and the checks of a plan are made once, when
+the launch is prepared. What is left for a call is to look the launch up, make the result, write the
+addresses into a copy of the launch's parameter block and run the kernel: about 3 µs, of which 1 is
+torch's for the new tensor.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
+
+from ..catalog import Op
+from ..schedules.numba.launch import Launch, run_phases
+from ..schedules.numba.memory import OPERANDS, SCRATCH
+from ..threads import get_num_threads
+from .families import ELEMENTS, Family, Parameters
+
+_MOST_LAUNCHES = 4096
+
+
+class Prepared:
+    """What is known of calls with one set of shapes and strides.
+
+    Attributes
+    ----------
+    params, backward_params
+        Parameters with dims counted from the front, of this call and of its backward.
+    shape
+        Shape of the result of a reduction; None where the result is laid out like the operand.
+    has_kernel
+        False where there is nothing for a kernel to do.
+    """
+
+    __slots__ = (
+        "_phases",
+        "_places",
+        "_template",
+        "_traffic",
+        "_workspace",
+        "backward_params",
+        "has_kernel",
+        "misaligned",
+        "params",
+        "shape",
+        "threads",
+    )
+
+    def __init__(self, params: Parameters, backward_params: Parameters, item: int) -> None:
+        self.params = params
+        self.backward_params = backward_params
+        self.misaligned = item - 1
+        self.threads = get_num_threads()
+        self.has_kernel = False
+        self.shape: torch.Size | None = None
+
+    def set_launch(self, launch: Launch, names: tuple[str, ...]) -> None:
+        """Take over a launch; addresses will come in the order of ``names``."""
+        self.has_kernel = True
+        self._template = array("q", launch._template.tolist())
+        self._places = [
+            (OPERANDS + 2 * o, names.index(source), launch._offsets[o])
+            for o, source in enumerate(launch.sources)
+        ]
+        self._phases, self._traffic = launch.phases, launch.traffic
+        self._workspace = launch.workspace
+
+    def run(self, *addresses: int) -> None:
+        """Run on operands and results at these addresses."""
+        block = self._template[:]
+        for word, which, offset in self._places:
+            block[word] = addresses[which] + offset
+        if self._workspace:
+            own = torch.empty(self._workspace, dtype=torch.uint8)
+            block[SCRATCH] = own.data_ptr()
+        run_phases(self._phases, block, block.buffer_info()[0], self._traffic, self.threads)
+
+
+def readable(t: Tensor) -> Tensor:
+    """The same values in memory that a kernel can read."""
+    if t._is_zerotensor():
+        return torch.zeros(t.shape, dtype=t.dtype, device=t.device)
+    t = t.resolve_neg()
+    return t.clone() if t.data_ptr() % t.element_size() else t
+
+
+class Launcher:
+    """One op on plain CPU tensors.
+
+    ``otherwise`` is called with the same arguments where there is nothing for a kernel to do: no
+    elements, a dtype beyond the four, or parameters for which torch means something else.
+    ``dispatched`` is called where a tensor turns out to have no memory: those that
+    ``torch.autograd.grad(is_grads_batched=True)`` makes look plain in every other way.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        op: Op,
+        otherwise: Callable[..., Any],
+        dispatched: Callable[..., Any],
+    ) -> None:
+        self._family, self._op = family, op
+        self._otherwise, self._dispatched = otherwise, dispatched
+        self._names = (*family.operands(op), *op.outputs)
+        self._prepared: dict[tuple[Any, ...], Prepared] = {}
+        self._empty = family.empty
+
+    def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
+        """The result."""
+        return self.run(params, *tensors)[0]
+
+    def run_one(self, params: Parameters, x: Tensor) -> tuple[Any, Prepared]:
+        """:meth:`run` for one operand and one result, which is most forwards."""
+        prepared = self._prepared.get((params, x.dtype, x.shape, x.stride()))
+        if prepared is not None and prepared.has_kernel and prepared.threads == get_num_threads():
+            try:
+                address = x.data_ptr()
+            except RuntimeError:
+                return self.run(params, x)
+            if address and not address & prepared.misaligned and not x.is_neg():
+                shape = prepared.shape
+                y = torch.empty_like(x) if shape is None else x.new_empty(shape)
+                prepared.run(address, y.data_ptr())
+                return y, prepared
+        return self.run(params, x)
+
+    def run(self, params: Parameters, *tensors: Tensor) -> tuple[Any, Prepared]:
+        """The result, and what was prepared for it."""
+        key = (params, *[v for t in tensors for v in (t.dtype, t.shape, t.stride())])
+        prepared = self._prepared.get(key)
+        if prepared is None or prepared.threads != get_num_threads():
+            if any(map(is_legacy_batchedtensor, tensors)):
+                return self._run_dispatched(params, tensors)
+            prepared = self._prepare(key, params, tensors)
+        if not prepared.has_kernel:
+            return self._otherwise(prepared.params, *tensors), prepared
+        addresses = []
+        for t in tensors:
+            try:
+                address = t.data_ptr()
+            except RuntimeError:
+                return self._run_dispatched(params, tensors)
+            if not address or address & prepared.misaligned or t.is_neg():
+                return self.run(params, *[readable(t) for t in tensors])
+            addresses.append(address)
+        results = self._empty(self._op, prepared.params, *tensors)
+        if len(results) == 1:
+            prepared.run(*addresses, results[0].data_ptr())
+            return results[0], prepared
+        prepared.run(*addresses, *[t.data_ptr() for t in results])
+        return results, prepared
+
+    def _run_dispatched(
+        self, params: Parameters, tensors: tuple[Tensor, ...]
+    ) -> tuple[Any, Prepared]:
+        prepared = self._describe(params, tensors)
+        return self._dispatched(*tensors, *prepared.params), prepared
+
+    def _describe(self, params: Parameters, tensors: tuple[Tensor, ...]) -> Prepared:
+        backward_params = params
+        if self._op.direction == "forward":
+            params = self._family.canonical(params, tensors[0])
+            backward_params = self._family.backward_parameters(params, tensors[0])
+        return Prepared(params, backward_params, tensors[0].element_size())
+
+    def _prepare(
+        self, key: tuple[Any, ...], params: Parameters, tensors: tuple[Tensor, ...]
+    ) -> Prepared:
+        family, op = self._family, self._op
+        prepared = self._describe(params, tensors)
+        params = prepared.params
+        if tensors[0].dtype in ELEMENTS and not family.is_degenerate(op, params, *tensors):
+            tensors = tuple(readable(t) for t in tensors)
+            results = family.empty(op, params, *tensors)
+            views = family.views(op, params, *tensors, *results)
+            if all(0 not in v.shape for v in views.values()):
+                plan = family.plan(op, params, *tensors)
+                plan.check_views(views)
+                strides = {n: v.strides for n, v in views.items()}
+                launch = Launch(plan._problem, strides, prepared.threads)
+                prepared.set_launch(launch, self._names)
+                if results[0].shape != tensors[0].shape:
+                    prepared.shape = results[0].shape
+        if len(self._prepared) >= _MOST_LAUNCHES:
+            self._prepared.clear()
+        self._prepared[key] = prepared
+        return prepared

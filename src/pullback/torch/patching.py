@@ -1,0 +1,200 @@
+"""Route torch's own functions to pullback for a while."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+from .counterparts import COUNTERPARTS
+from .families import ELEMENTS, Lerp, Reduction, Scan, Softmax
+from .functions import make_function
+from .operations import PLAIN, operation
+
+_lock = threading.RLock()
+_depth = 0
+_originals: list[tuple[Any, str, bool, Any, Any]] = []
+
+
+def _is_dim(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_dims(value: Any) -> bool:
+    if value is None or _is_dim(value):
+        return True
+    return isinstance(value, (tuple, list)) and all(map(_is_dim, value))
+
+
+def _is_dtype(value: Any) -> bool:
+    return value is None or value in ELEMENTS
+
+
+# Each takes what torch's function takes and returns what ours is to be called with after the input,
+# or None where torch's own has to do it. A call that does not fit raises TypeError.
+
+
+def _scan(input: Any, dim: Any, *, dtype: Any = None) -> Any:
+    if not _is_dim(dim) or not _is_dtype(dtype):
+        return None
+    return (dim,), {"dtype": dtype} if dtype is not None else {}
+
+
+def _softmax(input: Any, dim: Any, dtype: Any = None, *, _stacklevel: int = 3) -> Any:
+    return ((dim,), {"dtype": dtype}) if _is_dim(dim) and _is_dtype(dtype) else None
+
+
+def _reduction(input: Any, dim: Any = None, keepdim: Any = False, *, dtype: Any = None) -> Any:
+    if not _are_dims(dim) or not isinstance(keepdim, bool) or not _is_dtype(dtype):
+        return None
+    return (dim, keepdim), {"dtype": dtype} if dtype is not None else {}
+
+
+def _dims_reduction(input: Any, dim: Any, keepdim: Any = False) -> Any:
+    return _reduction(input, dim, keepdim) if dim is not None else None
+
+
+def _corrected(input: Any, dim: Any = None, *, correction: Any = 1, keepdim: Any = False) -> Any:
+    if not _are_dims(dim) or not isinstance(keepdim, bool) or correction is None:
+        return None
+    return (dim,), {"correction": correction, "keepdim": keepdim}
+
+
+def _norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: Any = False, *, dtype: Any = None) -> Any:
+    return _reduction(x, dim, keepdim, dtype=dtype) if ord == 2 else None
+
+
+def _lerp(input: Any, end: Any, weight: Any) -> Any:
+    if not isinstance(weight, (int, float)) or type(end) not in PLAIN or not end.is_cpu:
+        return None
+    return ((end, weight), {}) if end.dtype == input.dtype else None
+
+
+def _arguments_of(kind: str) -> Callable[..., Any]:
+    family = operation(kind).family
+    if isinstance(family, Scan):
+        return _scan
+    if isinstance(family, Softmax):
+        return _softmax
+    if isinstance(family, Lerp):
+        return _lerp
+    assert isinstance(family, Reduction)
+    if family.corrected:
+        return _corrected
+    if COUNTERPARTS[kind].homes[0] == "torch.linalg.vector_norm":
+        return _norm
+    return _dims_reduction if COUNTERPARTS[kind].needs_dim else _reduction
+
+
+def _routed(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    function, arguments = make_function(kind), _arguments_of(kind)
+
+    @functools.wraps(original)
+    def routed(*args: Any, **kwargs: Any) -> Any:
+        x: Any = args[0] if args else None
+        if type(x) in PLAIN and x.is_cpu and x.dtype in ELEMENTS:
+            try:
+                fitting = arguments(*args, **kwargs)
+            except TypeError:
+                fitting = None
+            if fitting is not None:
+                return function(x, *fitting[0], **fitting[1])
+        return original(*args, **kwargs)
+
+    return routed
+
+
+def _owner(home: str) -> tuple[Any, str]:
+    """The module or class that holds a function, and the name it has there."""
+    path, name = home.rsplit(".", 1)
+    if path == "torch.Tensor":
+        return Tensor, name
+    return importlib.import_module(path), name
+
+
+def _install() -> None:
+    for kind, counterpart in COUNTERPARTS.items():
+        for home in counterpart.homes:
+            owner, name = _owner(home)
+            original = getattr(owner, name)
+            ours = _routed(original, kind)
+            _originals.append((owner, name, name in vars(owner), original, ours))
+            setattr(owner, name, ours)
+
+
+def _uninstall() -> None:
+    while _originals:
+        owner, name, own, original, ours = _originals.pop()
+        if vars(owner).get(name) is not ours:
+            continue  # someone else has patched it since; what they put there is theirs
+        if own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
+
+
+class Patch:
+    """torch's functions routed to pullback until :meth:`undo`, or the end of a ``with`` block."""
+
+    def __init__(self) -> None:
+        global _depth
+        self._active = True
+        with _lock:
+            if _depth == 0:
+                _install()
+            _depth += 1
+
+    def undo(self) -> None:
+        """Put torch's functions back, once every patch is undone; a second call does nothing."""
+        global _depth
+        with _lock:
+            if not self._active:
+                return
+            self._active = False
+            _depth -= 1
+            if _depth == 0:
+                _uninstall()
+
+    def __enter__(self) -> Patch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+
+def patch() -> Patch:
+    """Route torch's functions to pullback for CPU tensors of the four dtypes.
+
+    ``torch.cumsum``, ``torch.Tensor.cumsum``, ``torch.nn.functional.softmax`` and so on, for every
+    function that torch has of those here. A call that pullback does not serve (another device,
+    dtype or tensor type, ``out=``, a form of arguments not listed in the docstrings here) goes to
+    torch as before. Code that took a reference to a function earlier (``from torch import cumsum``)
+    keeps it.
+
+    Returns
+    -------
+    Patch
+        A context manager; or call its ``undo()``. Patches nest: torch is itself again when the
+        last one is undone.
+
+    Examples
+    --------
+    >>> import torch, pullback.torch as pt
+    >>> own = torch.cumsum
+    >>> with pt.patch():
+    ...     torch.cumsum is own
+    False
+    >>> torch.cumsum is own
+    True
+    """
+    return Patch()

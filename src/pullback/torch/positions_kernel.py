@@ -1,0 +1,86 @@
+"""The kernel behind :mod:`.positions`: indices of holders, one pass, bits compared as integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ..formulas.scan import CUMMAX
+from ..schedules.numba.compile import code_digest, compile_kernel
+from ..schedules.numba.lanes import I64
+from ..schedules.numba.memory import set_word, word
+
+TILE = 512  # columns of a unit: a row of indices stays in the first cache
+
+
+def _loader(bits: int) -> Any:
+    @intrinsic
+    def load(context: Any, address: Any, index: Any) -> Any:
+        """Element ``index`` as an unsigned integer."""
+
+        def codegen(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
+            kind = ir.IntType(bits)
+            pointer = builder.gep(builder.inttoptr(args[0], kind.as_pointer()), [args[1]])
+            value = builder.load(pointer)
+            return value if bits == 64 else builder.zext(value, I64)
+
+        return types.int64(types.int64, types.int64), codegen
+
+    return load
+
+
+def _make(bits: int) -> Callable[..., None]:
+    load = _loader(bits)
+    size = (1 << (bits - 1)) - 1  # all bits but the sign
+    tile = TILE
+
+    def kernel(p, begin, end):
+        a, b, out = word(p, 0), word(p, 1), word(p, 2)
+        n, width, tiles = word(p, 3), word(p, 4), word(p, 5)
+        start, step = word(p, 6), word(p, 7)
+        wanted, infinity = word(p, 8), word(p, 9)
+        for unit in range(begin, end):
+            base = (unit // tiles) * n * width + start * width
+            first = (unit % tiles) * tile
+            stop = min(width, first + tile)
+            for c in range(first, stop):
+                set_word(out, base + c, start)
+            if width == 1:
+                held = start
+                for k in range(1, n):
+                    at = base + k * step
+                    u, v = load(a, at), load(b, at)
+                    lost = (u & size) > infinity and (v & size) > infinity
+                    same = 1 if u == v or ((u | v) & size) == 0 or lost else 0
+                    held = start + k * step if same == wanted else held
+                    set_word(out, at, held)
+            else:
+                for k in range(1, n):
+                    row = base + k * step * width
+                    before = row - step * width
+                    for c in range(first, stop):
+                        u, v = load(a, row + c), load(b, row + c)
+                        lost = ((u & size) > infinity) & ((v & size) > infinity)
+                        same = (u == v) | (((u | v) & size) == 0) | lost
+                        here = start + k * step
+                        held = here if same == (wanted != 0) else word(out, before + c)
+                        set_word(out, row + c, held)
+
+    return kernel
+
+
+@cache
+def _kernel(bits: int) -> Any:
+    name = f"positions-{bits}-{code_digest((_make,))}"
+    return compile_kernel(name, CUMMAX, lambda: _make(bits))
+
+
+def kernel_address(bits: int) -> int:
+    """Address of the kernel for elements of so many bits."""
+    address: int = _kernel(bits).address
+    return address
