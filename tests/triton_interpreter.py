@@ -1,12 +1,15 @@
-"""Triton's interpreter, with its scans and reductions on whole arrays.
+"""Triton's interpreter, faster and with a GPU's bfloat16.
 
 The interpreter folds with a formula's ``combine`` element by element, a millisecond each. Here the
-same ``combine`` is called on arrays, in the log-step order of a GPU's scan. Import before kernels
-are made; ``TRITON_INTERPRET=1`` must be set before Triton is imported.
+same ``combine`` is called on arrays, in the log-step order of a GPU's scan. It also cuts off the
+bits that bfloat16 lacks, and loses its subnormal numbers; GPUs round to nearest and keep them.
+
+``TRITON_INTERPRET=1`` must be set before Triton is imported.
 """
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
@@ -64,6 +67,20 @@ def reduce(self, given):
     return [self.to_tensor(h, k) for h, k in zip(held, kinds, strict=True)]
 
 
+_cast_plainly = interpreter.InterpreterBuilder.cast_impl
+
+
+def _cast(self, source, kind):
+    given, wanted = source.dtype.scalar, kind.scalar
+    if given == tl.bfloat16 and wanted == tl.float32:
+        data = source.data.view(ml_dtypes.bfloat16).astype(np.float32)
+    elif given == tl.float32 and wanted == tl.bfloat16:
+        data = source.data.astype(ml_dtypes.bfloat16).view(np.uint16)
+    else:
+        return _cast_plainly(self, source, kind)
+    return interpreter.TensorHandle(data, wanted)
+
+
 _call_patching = interpreter.InterpretedFunction.__call__
 
 
@@ -76,7 +93,8 @@ def _call_function(self, *args, **kwargs):
 
 
 def install() -> None:
-    """Use the array versions from here on."""
+    """Use the versions above from here on."""
+    interpreter.InterpreterBuilder.cast_impl = _cast
     interpreter.InterpretedFunction.__call__ = _call_function
     interpreter.ScanOps.generic_scan = scan
     interpreter.ReduceOps.generic_reduce = reduce

@@ -234,13 +234,17 @@ class Frame:
         """Variables for the state of a monoid."""
         return [f"{prefix}_{n}" for n in monoid.state]
 
-    def lift(self, monoid: Monoid, held: dict[str, str], result: str, mask: str) -> list[str]:
+    def lift(
+        self, monoid: Monoid, held: dict[str, str], result: str, mask: str, kind: str = ""
+    ) -> list[str]:
         """Lifted elements, with the identity where the mask is off."""
         state = self.state(result, monoid)
         self.call(monoid.lift, held, state)
         for name, identity in zip(state, monoid.identity, strict=True):
             # Spread first: a lift may give a plain number.
-            self.source(f"{name} = tl.where({mask}, {name}, {literal(identity)}).to({self.kind})")
+            self.source(
+                f"{name} = tl.where({mask}, {name}, {literal(identity)}).to({kind or self.kind})"
+            )
         return state
 
     def identity(self, monoid: Monoid, prefix: str, shape: str, kind: str) -> list[str]:

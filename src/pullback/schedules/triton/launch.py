@@ -53,6 +53,13 @@ def operands_of(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(full), tuple(n for n in op.row if n in read)
 
 
+def _is_full(problem: Problem, operand: str) -> bool:
+    """Whether an operand has an element for every position of the axis."""
+    return operand not in problem.op.row and not (
+        problem.writes_rows and operand in problem.op.outputs
+    )
+
+
 def work_of(formula) -> str:
     """What kind of work a formula is, for the choice of tiles."""
     if isinstance(formula, ScanFormula):
@@ -109,7 +116,7 @@ class Launch:
         shape = Shape(problem.element, full, row, op.outputs, written, 0, 1, False, False, False)
         self.operands = shape.operands
         table = [self._along(problem, n, strides[n], item) for n in self.operands]
-        lanes = [o for o, n in enumerate(self.operands) if problem.shape_of(n) == problem.shape]
+        lanes = [o for o, n in enumerate(self.operands) if _is_full(problem, n)]
         walk = choose_walk(problem.shape, problem.axes, table, lanes, work == "pointwise")
         outer = 1
         for n in walk.outer:
@@ -136,10 +143,8 @@ class Launch:
     @staticmethod
     def _along(problem: Problem, operand: str, strides, item: int) -> tuple[int, ...]:
         """Strides in elements; an operand with one element a row stays put along the axes."""
-        full = problem.shape_of(operand) == problem.shape
-        return tuple(
-            0 if d in problem.axes and not full else s // item for d, s in enumerate(strides)
-        )
+        stays = problem.axes if not _is_full(problem, operand) else ()
+        return tuple(0 if d in stays else s // item for d, s in enumerate(strides))
 
     def _row_steps(self) -> list[Step]:
         formula, tile, walk = self._problem.formula, self.tile, self.walk
@@ -181,7 +186,7 @@ class Launch:
         numbers += [*walk.outer, *walk.axis[1:]]
         for o, n in enumerate(self.operands):
             numbers += [walk.unit_strides[o], *walk.outer_strides[o]]
-            if problem.shape_of(n) == problem.shape:
+            if _is_full(problem, n):
                 numbers += walk.axis_strides[o]
         held = {
             "extent": float(problem.extent),

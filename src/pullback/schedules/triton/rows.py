@@ -41,6 +41,15 @@ class _Rows(Frame):
     def __init__(self, formula, shape, extra, phase: str, whole: bool):
         super().__init__(formula, shape, extra)
         self.phase, self.whole = phase, whole
+        closes = [primitives_of(step.close) for step in formula.passes if step.close]
+        self.scales = any("power_of_two" in names for names in closes)
+        # A square root brings back what its square would lose, unless the formula has scaled it.
+        self.squares = (
+            formula.finish is not None
+            and "sqrt" in primitives_of(formula.finish)
+            and not self.scales
+        )
+        self.widened: set[str] = set()
         self.folding = int(phase.removeprefix("fold ")) if phase.startswith("fold") else None
 
     def make(self, name: str):
@@ -103,17 +112,20 @@ class _Rows(Frame):
     def folded(self, monoid: Monoid) -> list[str]:
         """The state of the program's part of the axis."""
         out = self.source
+        kind = self.kind
+        if self.squares and self.widened & reads([monoid.lift]):
+            kind = "tl.float64"
         if self.whole:
-            lifted = self.lift(monoid, self.per_tile, "lifted", "here")
+            lifted = self.lift(monoid, self.per_tile, "lifted", "here", kind)
             return self.reduce(monoid, lifted, "total")
         carry = self.identity(monoid, "carry", "[U]", "tl.float64")
         with out.block(f"for outer in range(first, stop, B * {STEPS}):"):
-            part = self.identity(monoid, "part", self.tile, self.kind)
+            part = self.identity(monoid, "part", self.tile, kind)
             with out.block(f"for start in range(outer, tl.minimum(outer + B * {STEPS}, stop), B):"):
                 self.stand("start")
                 self.fetch(reads([monoid.lift]))
-                lifted = self.lift(monoid, self.per_tile, "lifted", "here")
-                self.combine(monoid, part, lifted, part, self.kind)
+                lifted = self.lift(monoid, self.per_tile, "lifted", "here", kind)
+                self.combine(monoid, part, lifted, part, kind)
             total = self.reduce(monoid, part, "total")
             self.combine(monoid, carry, total, carry, "tl.float64")
         return carry
@@ -148,13 +160,14 @@ class _Rows(Frame):
         if step.monoid:
             held |= dict(zip(step.monoid.state, state, strict=True))
         results = [f"row_{n}" for n in step.names]
-        # Powers of two may leave the range of float32, so what they multiply is widened.
-        widens = step.close is not None and "power_of_two" in primitives_of(step.close)
+        # Powers of two, and squares, may leave the range of float32: what meets them is widened.
+        widens = self.squares or (step.close and "power_of_two" in primitives_of(step.close))
         if step.close:
             self.call(step.close, held, results)
         else:
             self.source(*(f"{r} = {s}" for r, s in zip(results, state, strict=True)))
         for n, r in zip(step.names, results, strict=True):
             kind = "tl.float64" if widens else self.kind
+            self.widened |= {n} if widens else set()
             self.source(f"tile_{n} = {self.units(f'{r}.to({kind})')}")
             self.per_row[n], self.per_tile[n] = r, f"tile_{n}"

@@ -1,0 +1,444 @@
+"""The catalog on the Triton backend against the oracle: on a GPU, or in Triton's interpreter.
+
+Run through ``test_triton_interpret.py``, or by itself where a GPU is:
+``python -m pytest tests/triton_suite.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pullback as pb
+import tolerance
+from cell_data import KINDS, operands
+from cells import OPS, Cell, Fenced
+from grid import BENT, COLUMNS, EVERY, OVERFLOWS, ROWS, default, is_defined, shapes, variants
+from pullback.schedules.triton import launch, tiles
+from pullback.schedules.triton.tiles import Tile
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+ON_TRITON = pb.PlanPreference(backend="triton")
+
+if INTERPRETED:
+    import triton_interpreter
+
+    triton_interpreter.install()
+elif not torch.cuda.is_available():
+    pytest.skip("neither a GPU nor TRITON_INTERPRET=1", allow_module_level=True)
+
+# The interpreter computes with NumPy, which warns of the infinities that formulas expect.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
+
+TORCH = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+}
+# Half the rounding unit of the compute type.
+UNIT = {"f32": 2.0**-24, "f16": 2.0**-24, "bf16": 2.0**-24, "f64": 2.0**-53}
+
+
+def depth(extent: int) -> int:
+    """Roundings on the longest path of a fold: lanes by themselves, a tree, carries, the last."""
+    return tiles.STEPS + max(1, extent).bit_length() + 2
+
+
+tolerance.tree_depth = tolerance.scan_depth = depth
+
+
+def bounds(cell: Cell, argument: float = 0.0) -> tuple[float, float]:
+    """``(ulps, relative)``: see ``tolerance``; sums are rounded to the compute type here.
+
+    Two roundings more than on the CPU: exp is good to 2 ulps, and so is a float32 quotient.
+    """
+    ulps = 2.0
+    if cell.element in tolerance.PRECISION:
+        ulps = 0.5 + 2.0 * 2.0 ** -(24 - tolerance.PRECISION[cell.element])
+    return ulps, (tolerance.roundings(cell, argument) + 4) * UNIT[cell.element]
+
+
+tolerance.bounds = bounds
+
+
+def to_torch(array: np.ndarray) -> torch.Tensor:
+    """A contiguous tensor on the device; bfloat16 by way of its bits."""
+    array = np.array(array, order="C")
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(DEVICE)
+    return torch.from_numpy(array).to(DEVICE)
+
+
+def to_numpy(tensor: torch.Tensor, cell: Cell) -> np.ndarray:
+    tensor = tensor.cpu().contiguous()
+    if cell.element == "bf16":
+        return tensor.view(torch.int16).numpy().view(cell.dtype)
+    return tensor.numpy()
+
+
+def plan_of(cell: Cell) -> Any:
+    chosen = cell.plan()
+    return type(chosen).select(chosen.descriptor, ON_TRITON)
+
+
+def run(cell: Cell, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Run by plan into outputs that start as NaN."""
+    outputs = {
+        n: torch.full(cell.shape_of(n), float("nan"), dtype=TORCH[cell.element], device=DEVICE)
+        for n in cell.op.outputs
+    }
+    plan = plan_of(cell)
+    plan.run(**{n: to_torch(a) for n, a in given.items()}, **outputs)
+    if cell.op.family == "segment":
+        plan.raise_for_ids()
+    return {n: to_numpy(t, cell) for n, t in outputs.items()}
+
+
+def defined(cell: Cell, kind: str) -> bool:
+    """Whether the result is specified; sums of large float32 may overflow on the way here."""
+    narrow = kind == "huge" and cell.element != "f16" and cell.op.kind in (*OVERFLOWS, "lerp")
+    return is_defined(cell, kind) and not narrow
+
+
+def stacked(cell: Cell, along: int) -> tuple[Cell, list[tuple[str, dict, Cell]]]:
+    """One cell that holds the data of all kinds side by side, and the parts it is made of."""
+    parts = [(k, operands(cell, k), cell) for k in KINDS if defined(cell, k)]
+    shape = list(cell.shape)
+    shape[along] *= len(parts)
+    return replace(cell, shape=tuple(shape)), parts
+
+
+def places(op: pb.Op, element: str, n: int) -> Iterator[tuple[tuple[int, ...], Any, int]]:
+    """Shape, axis, and the dimension to stack along."""
+    yield ROWS, -1, 0
+    if op.family == "lerp" or n or element != "f32":
+        return
+    yield COLUMNS, 0, 1
+    if op.family == "reduce":
+        yield BENT, (0, 2), 1
+
+
+def works_on_rows(op: pb.Op) -> bool:
+    """Whether elements of a row depend on each other."""
+    return launch.work_of(op.record()) != "pointwise"
+
+
+def wrong_with(cell: Cell, given, results) -> list[str]:
+    exact, argument = cell.exact(given), tolerance.exp_argument(given)
+    if "x" in given and "y" not in given:
+        argument *= 2  # what x is compared with is another x
+    found = (tolerance.failure(cell, r, exact[n], argument) for n, r in results.items())
+    return [w for w in found if w]
+
+
+@pytest.mark.parametrize(("name", "element"), [e for e in EVERY if OPS[e[0]].family != "segment"])
+def test_edges(name, element):
+    """All kinds of data and, in float32, all parameters."""
+    op, wrong = OPS[name], []
+    for n, variant in enumerate(variants(op)):
+        if n and element != "f32":
+            break
+        for shape, axis, along in places(op, element, n):
+            cell = replace(default(op, element), **variant, shape=shape, axis=axis)
+            whole, parts = stacked(cell, along)
+            given = {k: np.concatenate([p[1][k] for p in parts], along) for k in parts[0][1]}
+            results = run(whole, given)
+            split = {k: np.split(r, len(parts), along) for k, r in results.items()}
+            for i, (kind, part, one) in enumerate(parts):
+                mine = {k: np.ascontiguousarray(r[i]) for k, r in split.items()}
+                wrong += [f"[{kind}] {w}" for w in wrong_with(one, part, mine)]
+    assert not wrong, f"{len(wrong)} cells:\n" + "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_shapes(name):
+    """Ranks from 0 to 64, empty tensors, axes that do not merge."""
+    op, wrong = OPS[name], []
+    for shape, axis, _ in shapes(op, "f32"):
+        cell = replace(default(op, "f32"), shape=shape, axis=axis)
+        if is_defined(cell, "normal"):
+            given = operands(cell, "normal")
+            wrong += wrong_with(cell, given, run(cell, given))
+    assert not wrong, "\n".join(wrong)
+
+
+EXTENTS = (1, 7, 1024, 1025, 5000)
+# A row is folded in one block up to 8192 elements.
+LONGER = ("sum", "var", "max_backward", "softmax", "softmax_backward")
+
+
+def extents() -> Iterator[tuple[str, str, int, int]]:
+    for name, op in OPS.items():
+        if op.family == "segment":
+            continue
+        for n in (*EXTENTS, *((10000,) if name in LONGER else ())):
+            yield name, "f32", n, -1
+        for element in ("f64", "bf16"):
+            yield name, element, 1025, -1
+        if op.family != "lerp":
+            yield name, "f32", 1025, 0
+
+
+@pytest.mark.parametrize(("name", "element", "extent", "axis"), list(extents()))
+def test_extents(name, element, extent, axis):
+    """Blocks and their boundaries, along the last axis and another."""
+    op = OPS[name]
+    shape = (1, extent) if axis == -1 else (extent, 2)
+    cell = replace(default(op, element), shape=shape, axis=axis)
+    given = operands(cell, "normal")
+    wrong = wrong_with(cell, given, run(cell, given))
+    assert not wrong, wrong[0]
+
+
+class Placed:
+    """A tensor of some layout in a poisoned buffer on the device, as a TensorRef."""
+
+    def __init__(self, shape, dtype, layout, values=None):
+        self.fence = fence = Fenced(shape, dtype, layout, values)
+        start = fence.array.__array_interface__["data"][0]
+        offset = (start - fence.bytes.__array_interface__["data"][0]) // dtype.itemsize
+        self.data = to_torch(fence.bytes.view(dtype))
+        steps = tuple(s // dtype.itemsize for s in fence.array.strides)
+        self.ref = pb.TensorRef(self.data, shape, steps, offset)
+
+    def fetch(self) -> np.ndarray:
+        """The values, after checking that nothing around them was written."""
+        bits = self.data.view(torch.uint8).cpu().numpy()
+        self.fence.bytes[:] = bits
+        wrong = self.fence.check()
+        assert wrong is None, wrong
+        return self.fence.array.copy(order="C")
+
+
+@pytest.mark.parametrize("layout", ["Fortran", "sliced", "mixed"])
+@pytest.mark.parametrize("name", [n for n, op in OPS.items() if op.family != "segment"])
+def test_layouts(name, layout):
+    """Any strides, negative ones included, and nothing written beside the output."""
+    cell = default(OPS[name], "f32")
+    given = operands(cell, "normal")
+    placed = {n: Placed(a.shape, a.dtype, layout, a).ref for n, a in given.items()}
+    outputs = {n: Placed(cell.shape_of(n), cell.dtype, layout) for n in cell.op.outputs}
+    plan_of(cell).run(**placed, **{n: p.ref for n, p in outputs.items()})
+    wrong = wrong_with(cell, given, {n: p.fetch() for n, p in outputs.items()})
+    assert not wrong, wrong[0]
+
+
+@pytest.mark.parametrize("name", ["cumprod_backward", "softmax_backward", "norm2_backward", "lerp"])
+def test_broadcast_operands(name):
+    """A zero stride on inputs."""
+    cell = default(OPS[name], "f32")
+    given = operands(cell, "normal")
+    lead = next(n for n in cell.op.full if n in given)
+    given[lead] = np.broadcast_to(given[lead][:1], given[lead].shape)
+    tensors = {n: to_torch(a) for n, a in given.items()}
+    tensors[lead] = tensors[lead][:1].expand(given[lead].shape)
+    y = torch.full(cell.shape, float("nan"), device=DEVICE)
+    plan_of(cell).run(**tensors, **{cell.op.outputs[0]: y})
+    wrong = wrong_with(cell, given, {cell.op.outputs[0]: to_numpy(y, cell)})
+    assert not wrong, wrong[0]
+
+
+SCHEDULES = {
+    "blocks along rows": ((1, 75), -1, Tile(1, 16, 1, 1 << 20, 1)),
+    "blocks across columns": ((75, 3), 0, Tile(4, 16, 1, 1 << 20, 1)),
+    "chunks along rows": ((1, 300), -1, Tile(1, 16, 1, 128, 3)),
+    "chunks across columns": ((300, 3), 0, Tile(4, 16, 1, 128, 3)),
+}
+WORKING = [n for n, op in OPS.items() if op.family in ("scan", "reduce", "softmax")]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", [n for n in WORKING if works_on_rows(OPS[n])])
+def test_schedules(name, schedule, monkeypatch):
+    """Loops over blocks, and rows shared by programs, with tiles made small; also in place."""
+    shape, axis, tile = SCHEDULES[schedule]
+    op = OPS[name]
+    cell = replace(default(op, "f32"), shape=shape, axis=axis)
+    monkeypatch.setattr(launch, "choose_tile", lambda *a, **k: tile)
+    given = operands(cell, "normal")
+    same = [n for n in op.inputs if cell.shape_of(n) == cell.shape_of(op.outputs[0])]
+    tensors = {n: to_torch(a) for n, a in given.items()}
+    out = torch.full(cell.shape_of(op.outputs[0]), float("nan"), device=DEVICE)
+    plan = plan_of(cell)
+    plan.run(**tensors, **{op.outputs[0]: out})
+    wrong = wrong_with(cell, given, {op.outputs[0]: to_numpy(out, cell)})
+    assert not wrong, wrong[0]
+    if same:
+        plan.run(**tensors, **{op.outputs[0]: tensors[same[0]]})
+        assert torch.equal(tensors[same[0]], out), "in place differs"
+
+
+def test_reversed_scans_in_blocks(monkeypatch):
+    """Scans from the end, over several blocks."""
+    monkeypatch.setattr(launch, "choose_tile", lambda *a, **k: Tile(1, 16, 1, 1 << 20, 1))
+    wrong = []
+    for op in OPS.values():
+        if op.family == "scan":
+            cell = replace(default(op, "f32"), shape=(1, 75), reverse=True)
+            given = operands(cell, "normal")
+            wrong += wrong_with(cell, given, run(cell, given))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["sum", "cumsum_backward"])
+def test_few_long_rows(name):
+    """A row that several programs share, by the tiles that are really chosen."""
+    cell = replace(default(OPS[name], "f32"), shape=(1, 140_000))
+    rng = np.random.default_rng(3)
+    # Whole numbers add without rounding, in any order.
+    x = rng.integers(-8, 9, cell.shape).astype(np.float32)
+    lead = cell.op.full[0]
+    result = run(cell, {lead: x})[cell.op.outputs[0]]
+    exact = x.sum(1, keepdims=True) if name == "sum" else x[:, ::-1].cumsum(1)[:, ::-1]
+    assert np.array_equal(result, exact)
+
+
+@pytest.mark.parametrize("element", TORCH)
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize("name", ["segment_sum", "segment_sum_backward"])
+def test_segments(name, is_sorted, element):
+    wrong = []
+    for policy, kind, (rows, columns, segments) in (
+        ("raise", "normal", (14, 9, 4)),
+        ("drop", "ties", (37, 70, 5)),
+        ("raise", "nan", (5, 1, 40)),
+        ("drop", "tiny", (2000, 3, 1)),
+    ):
+        cell = replace(
+            default(OPS[name], element),
+            shape=(rows, columns),
+            is_sorted=is_sorted,
+            num_segments=segments,
+            out_of_range=policy,
+        )
+        given = operands(cell, kind)
+        wrong += wrong_with(cell, given, run(cell, given))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("layout", ["Fortran", "sliced", "mixed"])
+@pytest.mark.parametrize("name", ["segment_sum", "segment_sum_backward"])
+def test_segment_layouts(name, layout):
+    cell = default(OPS[name], "f32")
+    given = operands(cell, "normal")
+    placed = {n: Placed(a.shape, a.dtype, layout, a).ref for n, a in given.items()}
+    output = Placed(cell.shape_of(cell.op.outputs[0]), cell.dtype, layout)
+    plan_of(cell).run(**placed, **{cell.op.outputs[0]: output.ref})
+    wrong = wrong_with(cell, given, {cell.op.outputs[0]: output.fetch()})
+    assert not wrong, wrong[0]
+
+
+def segment_plan(segments: int = 3, policy: str = "raise", is_sorted: bool = True):
+    cell = replace(
+        default(OPS["segment_sum"], "f32"),
+        shape=(4, 2),
+        num_segments=segments,
+        is_sorted=is_sorted,
+        out_of_range=policy,
+    )
+    tensors = {
+        "input": torch.ones(4, 2, device=DEVICE),
+        "output": torch.ones(segments, 2, device=DEVICE),
+    }
+    return plan_of(cell), tensors
+
+
+def ids(*values: int) -> torch.Tensor:
+    return torch.tensor(values, device=DEVICE)
+
+
+def test_wrong_ids_are_left_out_and_noted():
+    plan, tensors = segment_plan()
+    plan.run(**tensors, segment_ids=ids(0, 1, 1, 7))
+    assert tensors["output"].tolist() == [[1, 1], [2, 2], [0, 0]]
+    with pytest.raises(pb.InvalidProblemError, match=r"ids in \[0, 3\), got another at row 3"):
+        plan.raise_for_ids()
+    plan.raise_for_ids()
+    plan.run(**tensors, segment_ids=ids(0, 1, 1, 2))
+    plan.raise_for_ids()
+
+
+def test_can_implement_looks_at_ids():
+    plan, tensors = segment_plan()
+    plan.can_implement(**tensors, segment_ids=ids(0, 1, 1, 2))
+    with pytest.raises(pb.InvalidProblemError, match=r"got -1 at row 0"):
+        plan.can_implement(**tensors, segment_ids=ids(-1, 1, 1, 2))
+    with pytest.raises(pb.InvalidProblemError, match=r"ascending order .* 0 at row 2"):
+        plan.can_implement(**tensors, segment_ids=ids(0, 1, 0, 2))
+    plan, tensors = segment_plan(policy="drop", is_sorted=False)
+    plan.can_implement(**tensors, segment_ids=ids(-1, 9, 0, 2))
+
+
+def test_workspace():
+    cell = replace(default(OPS["cumprod_backward"], "f32"), shape=(2, 5000))
+    plan = plan_of(cell)
+    assert plan.workspace_size > 0
+    x = torch.rand(cell.shape, device=DEVICE) + 0.5
+    y = torch.cumprod(x, 1)
+    dx, other = torch.empty_like(x), torch.empty_like(x)
+    plan.run(dy=y, x=x, y=y, dx=dx)
+    room = torch.empty(plan.workspace_size, dtype=torch.uint8, device=DEVICE)
+    plan.run(dy=y, x=x, y=y, dx=other, workspace=room)
+    assert torch.equal(dx, other)
+    with pytest.raises(pb.WorkspaceTooSmallError):
+        plan.run(dy=y, x=x, y=y, dx=dx, workspace=room[8:])
+    with pytest.raises(pb.InvalidProblemError, match="workspace: expected a torch tensor on"):
+        plan.run(dy=y, x=x, y=y, dx=dx, workspace=bytearray(plan.workspace_size))
+
+
+def test_identity_of_the_kernel():
+    plan = plan_of(default(OPS["softmax_backward"], "bf16"))
+    assert plan.sku.backend == "triton"
+    assert plan.sku.arch == ("interpreter" if INTERPRETED else plan.sku.arch)
+    assert INTERPRETED or plan.sku.arch.startswith(("sm_", "gfx"))
+    assert plan.precision_guarantee.math_precision == "f32"
+    assert plan.precision_guarantee.accumulator == "f32"
+    assert plan.precision_guarantee.deterministic
+    assert not plan.precision_guarantee.bit_stable_across_layouts
+    assert plan_of(default(OPS["lerp"], "f64")).precision_guarantee.math_precision == "f64"
+    assert plan_of(default(OPS["lerp"], "f64")).precision_guarantee.bit_stable_across_layouts
+
+
+def test_same_bits_again_and_anywhere_in_the_batch():
+    cell = replace(default(OPS["var_backward"], "f32"), shape=(6, 700))
+    given = operands(cell, "wide")
+    for n in given:
+        given[n][:] = given[n][:1]
+    first, second = run(cell, given)["dx"], run(cell, given)["dx"]
+    assert first.tobytes() == second.tobytes()
+    assert (first == first[:1]).all()
+
+
+@pytest.mark.skipif(INTERPRETED, reason="functions send CPU tensors to the CPU backend")
+@pytest.mark.parametrize("name", OPS)
+def test_functions(name):
+    """On a GPU the functions take CUDA tensors and give them back."""
+    cell = default(OPS[name], "f32")
+    given = operands(cell, "normal")
+    results = cell.run_function({n: to_torch(a) for n, a in given.items()})
+    results = results if isinstance(results, tuple) else (results,)
+    assert all(r.is_cuda for r in results)
+    named = dict(zip(cell.op.outputs, (to_numpy(r, cell) for r in results), strict=True))
+    wrong = wrong_with(cell, given, named)
+    assert not wrong, wrong[0]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter has no streams")
+def test_streams():
+    plan = plan_of(replace(default(OPS["softmax"], "f32"), shape=(512, 4096)))
+    x = torch.randn(512, 4096, device=DEVICE)
+    here, there = torch.empty_like(x), torch.empty_like(x)
+    plan.run(x=x, y=here)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    plan.run(x=x, y=there, stream=pb.Stream(cuda=stream))
+    stream.synchronize()
+    assert torch.equal(here, there)
