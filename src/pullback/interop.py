@@ -22,6 +22,7 @@ from .vocabulary import ElementKind
 __all__ = [
     "DTYPES",
     "View",
+    "address_of",
     "empty",
     "empty_like",
     "is_writable_kind",
@@ -153,7 +154,7 @@ def view(obj: Any, name: str) -> View:
         if known is not None and flags & _ALIGNED:
             element, dtype, itemsize = known
             return View(
-                _address(obj),
+                address_of(obj),
                 obj.shape,
                 obj.strides,
                 element,
@@ -214,7 +215,7 @@ def _pick_address() -> Callable[[np.ndarray[Any, Any]], int]:
     return _field_address
 
 
-_address = _pick_address()
+address_of = _pick_address()
 
 
 def _numpy_error(array: np.ndarray[Any, Any], name: str) -> Exception:
@@ -485,7 +486,7 @@ def _aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[A
     for dim in shape:
         size *= dim
     raw = np.empty(size + _JAX_ALIGNMENT, dtype=np.uint8)
-    start = -_address(raw) % _JAX_ALIGNMENT
+    start = -address_of(raw) % _JAX_ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)
 
 

@@ -7,6 +7,7 @@ choices give the same bytes.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -328,7 +329,7 @@ class Launch:
             head[OPERANDS + 1 :: 2] = layout.column_strides
         body = head + layout.outer_sizes + [v for s in layout.outer_strides for v in s]
         body += layout.axis_sizes + [v for s in layout.axis_strides for v in s]
-        self._template = np.array(body, np.int64)
+        self._template = array("q", body)
         if layout.columns:
             units *= tiles
         elif isinstance(formula, RowFormula) and is_pointwise(formula):
@@ -410,14 +411,26 @@ class Launch:
 
     def run(self, addresses: dict[str, int], workspace: int, threads: int) -> None:
         """Run on operands at these addresses."""
-        block = self._template.copy()
+        block = self._template[:]
         block[SCRATCH] = workspace
         for o, name in enumerate(self.sources):
             block[OPERANDS + 2 * o] = addresses[name] + self._offsets[o]
         phases = self.phases
         if phases is not self.phases_in_place and self._is_in_place(addresses):
             phases = self.phases_in_place
-        run_phases(phases, block, block.ctypes.data, self.traffic, threads)
+        run_phases(phases, block, block.buffer_info()[0], self.traffic, threads)
+
+    def run_at(self, places: Sequence[int], addresses: Sequence[int], threads: int) -> None:
+        """Run on operands at addresses that are apart, ``places`` saying whose each one is.
+
+        The least work a repeated call can do; only for a launch without a workspace.
+        """
+        block = self._template[:]
+        word = OPERANDS
+        for place, offset in zip(places, self._offsets):  # noqa: B905 - strict= costs 60 ns
+            block[word] = addresses[place] + offset
+            word += 2
+        run_phases(self.phases, block, block.buffer_info()[0], self.traffic, threads)
 
     def _is_in_place(self, addresses: dict[str, int]) -> bool:
         targets = {addresses[n] for n in self.key.op.outputs if n in addresses}
