@@ -46,6 +46,17 @@ def constants(context, p):
     return kind(types.int64), codegen
 
 
+@intrinsic
+def fence(context):
+    """Order what was written past the caches before whatever tells others that it is there."""
+
+    def codegen(ctx, builder, sig, args):
+        builder.fence("seq_cst")
+        return ctx.get_dummy_value()
+
+    return types.void(), codegen
+
+
 @inner
 def stays_in_run(p, index, count):
     """Whether ``count`` positions from ``index`` lie in one run of the innermost dimension."""
@@ -243,6 +254,23 @@ class Operands:
             return types.void(*kinds), codegen
 
         return put_outputs
+
+    def stream_outputs(self):
+        """``put_outputs`` of eight packed elements at aligned addresses, past the caches."""
+        edge, output_at, written = self.edge, self.output_at, self.written
+
+        @intrinsic
+        def stream(context, addresses, index, values):
+            def codegen(ctx, builder, sig, args):
+                bases, given = unpack(builder, args[0]), unpack(builder, args[2])
+                offset = builder.mul(args[1], I64(edge.item))
+                for o, w in zip(output_at, written, strict=True):
+                    edge.stream(builder, builder.add(bases[o], offset), given[w])
+                return ctx.get_dummy_value()
+
+            return types.void(addresses, types.int64, values), codegen
+
+        return stream
 
     def fetch_one(self, operand: int):
         """``fetch`` of a single full operand, for a position of its own."""

@@ -24,7 +24,7 @@ from .columns import WIDEST_TILE, make_columns_kernel
 from .compile import Kernel, compile_kernel
 from .edges import ITEMSIZE
 from .lanes import LANES
-from .memory import CONSTANTS, OPERANDS, PARTS, SCRATCH, STRAINED
+from .memory import CONSTANTS, OPERANDS, PARTS, SCRATCH, STRAINED, STREAMED
 from .rows import BLOCK, is_pointwise, make_rows_kernel
 from .scan_columns import WIDEST_SCAN_TILE, make_scan_columns_kernel
 from .scan_parts import SCAN_BLOCK
@@ -36,6 +36,9 @@ from .scan_rows import (
 from .stages import make_stage_kernel
 from .vectors import parameters
 
+
+# Outputs from this size on are written past the caches, which could not hold them for the next reader.
+STREAM_BYTES = 24 << 20
 
 # Rows are cut over threads only where they are few and long.
 MOST_CUT_ROWS = 64
@@ -342,6 +345,8 @@ class Launch:
         self.key = KernelKey(
             op, problem.ties, problem.element, layout.schedule, full, row, written
         )
+        written_bytes = numel * ITEMSIZE[problem.element] * len(written)
+        self._template[STREAMED] = int(written_bytes >= STREAM_BYTES)
         self.phases = [Phase(self.key, "whole", units)]
         # In place, a second attempt would find its inputs overwritten.
         self.phases_in_place = self.phases

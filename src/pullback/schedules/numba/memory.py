@@ -24,7 +24,8 @@ TILES = 10  # tiles per unit
 CONSTANTS = 11  # float64 bits of extent, correction, weight
 STRAINED = 14  # set by a plain kernel that met what only scaled arithmetic can hold
 PARTS = 15  # parts a row is cut into, where threads share rows
-OPERANDS = 16  # address and column stride of each operand
+STREAMED = 16  # outputs are larger than caches: write past them
+OPERANDS = 17  # address and column stride of each operand
 
 CONSTANT_NAMES = ("extent", "correction", "weight")
 
