@@ -18,7 +18,7 @@ SMALLEST = {"f64": 2.0**-1074, "f32": 2.0**-149, "f16": 2.0**-24, "bf16": 2.0**-
 EXPONENTIAL = ("logcumsumexp", "logsumexp", "softmax", "log_softmax")
 
 KINDS = (
-    "normal", "wide", "one zero", "zeros", "ties", "equal", "tiny", "huge",
+    "normal", "wide", "one zero", "zeros", "all zero", "ties", "equal", "tiny", "huge",
     "infinite", "nan", "minus inf prefix",
 )  # fmt: skip
 
@@ -51,6 +51,8 @@ def values(cell: Cell, kind: str, rng: np.random.Generator, shape=None) -> np.nd
         x = np.sign(x) * 2.0 ** rng.uniform(-min(2 * top, 200), top, shape)
     elif kind == "ties":
         x = rng.integers(-2, 3, shape).astype(float)
+    elif kind == "all zero":
+        x = np.zeros(shape)
     elif kind == "equal":
         x = np.full(shape, 0.1)
     elif kind == "tiny":

@@ -247,14 +247,15 @@ class Fenced:
         dtype: np.dtype,
         layout: str = "C",
         values: np.ndarray | None = None,
+        guard: int = GUARD,
     ):
         form = LAYOUTS[layout]
         steps = form.strides(shape)
         signs = [form.signs[a % len(form.signs)] for a in range(len(shape))]
         reach = [max(n - 1, 0) * s for n, s in zip(shape, steps, strict=True)]
-        first = GUARD + sum(r for r, sign in zip(reach, signs, strict=True) if sign < 0)
+        first = guard + sum(r for r, sign in zip(reach, signs, strict=True) if sign < 0)
         item = dtype.itemsize
-        self.bytes = np.full((GUARD + sum(reach) + 1 + GUARD) * item, POISON, np.uint8)
+        self.bytes = np.full((guard + sum(reach) + 1 + guard) * item, POISON, np.uint8)
         self._place = {
             "offset": first * item,
             "strides": tuple(s * sign * item for s, sign in zip(steps, signs, strict=True)),

@@ -44,8 +44,8 @@ def tree_depth(extent: int) -> int:
 
 
 def scan_depth(extent: int) -> int:
-    """The same of a scan: 8 in a chunk, 64 chunks in a block of 512, then blocks."""
-    return min(extent, 8) + min(-(-extent // 8), 64) + -(-extent // 512) + 2
+    """The same of a scan: a tree of 8 in a chunk, 64 chunks in a block of 512, then blocks."""
+    return 3 + min(-(-extent // 8), 64) + -(-extent // 512) + 2
 
 
 def roundings(cell: Cell, argument: float) -> float:
@@ -111,12 +111,12 @@ def bounds(cell: Cell, argument: float = 0.0) -> tuple[float, float]:
 
 
 def exp_argument(operands: dict[str, np.ndarray]) -> float:
-    """A bound for |x - y|; beyond 745 exp is 0."""
-    sizes = [0.0]
+    """A bound for |x - y|, y being given or a largest x; beyond 745 exp is 0."""
+    largest = 0.0
     for name in ("x", "y"):
         values = np.abs(operands.get(name, np.zeros(1)).astype(np.float64))
-        sizes.append(float(values[np.isfinite(values)].max(initial=0.0)))
-    return min(math.fsum(sizes), 745.0)
+        largest = max(largest, float(values[np.isfinite(values)].max(initial=0.0)))
+    return min(2.0 * largest, 745.0)
 
 
 def failure(cell: Cell, actual: np.ndarray, ref: Reference, argument: float = 0.0) -> str | None:

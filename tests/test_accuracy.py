@@ -1,0 +1,39 @@
+"""The page of measured errors covers the catalog, and says what the promise allows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import pullback as pb
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
+ROW = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
+# The largest error that SPEC section 3 allows on data that hardly cancels; float64 has its own.
+LIMITS = {"f32": 2.0, "f16": 0.51, "bf16": 0.51}
+
+
+def rows() -> dict[str, dict[str, float]]:
+    """The largest error by op and dtype."""
+    text = PAGE.read_text(encoding="utf-8")
+    header = re.search(r"^\| op \| (.*) \|$", text, re.MULTILINE)
+    assert header is not None
+    elements = header[1].split(" | ")
+    return {
+        name: {e: float(c.split(",")[0]) for e, c in zip(elements, cells.split(" | "), strict=True)}
+        for name, cells in ROW.findall(text)
+    }
+
+
+def test_every_op_and_dtype_is_listed():
+    table = rows()
+    assert list(table) == [op.name for op in pb.catalog()]
+    for op in pb.catalog():
+        assert set(table[op.name]) == set(op.dtypes)
+
+
+@pytest.mark.parametrize("element", LIMITS)
+def test_listed_errors_are_within_the_promise(element):
+    assert {n: v[element] for n, v in rows().items() if not v[element] <= LIMITS[element]} == {}

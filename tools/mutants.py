@@ -1,0 +1,201 @@
+"""Plant faults in a copy of the package and see the suite go red.
+
+    python tools/mutants.py [word ...]
+
+Each fault is one edit, run against a test that should notice it; words pick the faults whose names
+contain one of them. A control run of the same tests on an unchanged copy must pass. Exits with 1
+if a fault survives, or no longer applies because the source has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "pullback"
+
+# Exit codes of pytest: anything but these means that the tests did not run as they should.
+PASSED, FAILED = 0, 1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One edit, and the test that should fail for it."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    test: str
+
+
+FAULTS = (
+    Fault(
+        "wrong sign",
+        "formulas/softmax.py",
+        "y * (dy - total)",
+        "y * (dy + total)",
+        "test_extents.py::test_row_equals_the_oracle[softmax_backward-f64]",
+    ),
+    Fault(
+        "dropped tail element",
+        "schedules/numba/rows.py",
+        "keep(first_lanes(stop - whole), more, state)",
+        "keep(first_lanes(stop - whole - 1), more, state)",
+        "test_extents.py::test_row_equals_the_oracle[sum-f32]",
+    ),
+    Fault(
+        "write past the end",
+        "schedules/numba/rows.py",
+        "put_outputs(p, addresses, strides, whole, stop - whole, values)",
+        "put_outputs(p, addresses, strides, whole, stop - whole + 1, values)",
+        "test_extents.py::test_row_equals_the_oracle[softmax_backward-f64]",
+    ),
+    Fault(
+        "ties last instead of first",
+        "formulas/scan.py",
+        '"first": extreme_backward_formula(greater, PEAK)',
+        '"first": extreme_backward_formula(greater_or_equal, PEAK)',
+        "test_values.py::test_equals_the_oracle[cummax_backward-bf16]",
+    ),
+    Fault(
+        "swapped reverse",
+        "schedules/numba/launch.py",
+        "problem.reverse != alone_against",
+        "problem.reverse == alone_against",
+        "test_extents.py::test_row_equals_the_oracle[cumsum-f64]",
+    ),
+    Fault(
+        "missing zero case",
+        "formulas/reduce.py",
+        "return inverse, where(y == 0, 0.0, dy / (y * inverse))",
+        "return inverse, dy / (y * inverse)",
+        "test_values.py::test_equals_the_oracle[norm2_backward-bf16]",
+    ),
+    Fault(
+        "missing -inf case",
+        "formulas/scan.py",
+        "where(x == -INF, 0.0, exp(x - y) * (dy + passed))",
+        "exp(x - y) * (dy + passed)",
+        "test_values.py::test_equals_the_oracle[logcumsumexp_backward-bf16]",
+    ),
+    Fault(
+        "sums kept in 24 bits",
+        "formulas/folds.py",
+        "def add(a, b):\n    return a + b",
+        "def add(a, b):\n    up = (a + b) * 536870913.0\n    return up - (up - (a + b))",
+        "test_extents.py::test_row_equals_the_oracle[sum-f32]",
+    ),
+    Fault(
+        "bfloat16 cut instead of rounded",
+        "schedules/numba/edges.py",
+        "rounded = builder.add(u, builder.add(odd, _ints(0x7FFF)))",
+        "rounded = u",
+        "test_values.py::test_equals_the_oracle[lerp-bf16]",
+    ),
+    Fault(
+        "columns in another order than rows",
+        "schedules/numba/columns.py",
+        "lanes_box + (i & (LANES - 1)) * PITCH",
+        "lanes_box + ((i >> 1) & (LANES - 1)) * PITCH",
+        "test_extents.py::test_columns_equal_rows[sum-f32]",
+    ),
+    Fault(
+        "id out of range let through",
+        "schedules/numba/backend.py",
+        "if flags & segment.OUT_OF_RANGE and not problem.drops:",
+        "if False and not problem.drops:",
+        "test_errors.py::test_id_out_of_range",
+    ),
+    Fault(
+        "overlapping output let through",
+        "plan.py",
+        "if self_overlaps(out):",
+        "if False:",
+        "test_errors.py::test_self_overlapping_output[cumsum]",
+    ),
+)
+
+
+def applies(fault: Fault) -> bool:
+    return (PACKAGE / fault.file).read_text(encoding="utf-8").count(fault.before) == 1
+
+
+def copy_package(folder: Path) -> Path:
+    """The package under ``folder/src``; returns the package's directory."""
+    target = folder / "src" / "pullback"
+    shutil.copytree(PACKAGE, target, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
+
+
+def run_tests(folder: Path, tests: list[str]) -> tuple[int, str]:
+    """Exit code and output of pytest with the package in ``folder``."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(folder / "src"),
+        "PULLBACK_CACHE_DIR": str(folder / "kernels"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    wanted = [f"tests/{test}" for test in tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *wanted]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    where = subprocess.run(
+        [sys.executable, "-c", "import pullback; print(pullback.__file__)"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert where.startswith(str(folder)), f"the tests would import {where}"
+    return done.returncode, done.stdout + done.stderr
+
+
+def trial(fault: Fault | None, tests: list[str]) -> tuple[str, int, str, float]:
+    """Name, exit code, output and seconds of a run with a fault, or without any."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        package = copy_package(Path(name))
+        if fault is not None:
+            file = package / fault.file
+            text = file.read_text(encoding="utf-8")
+            file.write_text(text.replace(fault.before, fault.after), encoding="utf-8")
+        code, output = run_tests(Path(name), tests)
+    return fault.name if fault else "none (control)", code, output, time.monotonic() - started
+
+
+def main(words: list[str]) -> int:
+    chosen = [f for f in FAULTS if not words or any(w in f.name for w in words)]
+    stale = [f for f in chosen if not applies(f)]
+    for fault in stale:
+        print(f"no longer applies: {fault.name}: {fault.file} has not exactly one {fault.before!r}")
+    chosen = [f for f in chosen if f not in stale]
+    jobs: list[tuple[Fault | None, list[str]]] = [(None, sorted({f.test for f in chosen}))]
+    jobs += [(f, [f.test]) for f in chosen]
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        results = list(workers.map(lambda job: trial(*job), jobs))
+    bad = bool(stale)
+    print(f"{'fault':36} {'result':10} {'s':>5}  test")
+    for (fault, tests), (name, code, output, seconds) in zip(jobs, results, strict=True):
+        expected = PASSED if fault is None else FAILED
+        word = {PASSED: "survived", FAILED: "killed"}.get(code, f"exit {code}")
+        if fault is None:
+            word = "passed" if code == PASSED else "failed"
+        shown = tests[0] if fault else f"all {len(tests)}"
+        print(f"{name:36} {word:10} {seconds:5.0f}  {shown}")
+        if code != expected:
+            bad = True
+            print(output[-2000:] if code != PASSED else "")
+    killed = sum(r[1] == FAILED for r in results[1:])
+    print(f"{killed} of {len(chosen)} faults killed")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
