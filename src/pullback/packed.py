@@ -1,8 +1,9 @@
 """The shortest way from plain NumPy arrays to a kernel.
 
 A repeated call on small arrays is all overhead. Where every operand is a C-ordered ndarray of the
-plan's own dtype and shape, apart from the others, there is nothing to find out: the launch is the one
-made for packed operands. Whatever is different goes the long way, which also says what is wrong.
+plan's own dtype and shape, apart from the others, there is nothing to find out: the launch is the
+one made for packed operands. Whatever is different goes the long way, which also says what is
+wrong.
 """
 
 from __future__ import annotations

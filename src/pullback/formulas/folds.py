@@ -48,7 +48,7 @@ def scaled_sum(m1, e1, m2, e2):
 
 
 def scaled_recurrence(am1, ae1, bm1, be1, am2, ae2, bm2, be2):
-    """s <- b + a*s on scaled numbers, two steps as one. Where nothing comes, inf passes nothing on."""
+    """s <- b + a*s on scaled numbers, two steps as one. Of nothing, inf passes nothing on."""
     am, ae = scaled_product(am1, ae1, am2, ae2)
     bm, be = scaled_sum(bm2, be2, where(bm1 == 0, 0.0, am2 * bm1), ae2 + be1)
     return am, ae, bm, be

@@ -247,6 +247,4 @@ DEVIATIONS = Pass(Monoid(squared_deviation, add, (0.0,), ("total",)))
 VAR = RowFormula((MEAN_PASS, DEVIATIONS), finish=variance)
 STD = RowFormula((MEAN_PASS, DEVIATIONS), finish=deviation)
 VAR_BACKWARD = RowFormula((Pass(TOTAL, var_gain, ("mean", "gain")),), apply=var_backward)
-STD_BACKWARD = RowFormula(
-    (Pass(TOTAL, std_gain, ("mean", "inverse", "gain")),), apply=std_backward
-)
+STD_BACKWARD = RowFormula((Pass(TOTAL, std_gain, ("mean", "inverse", "gain")),), apply=std_backward)

@@ -1,8 +1,8 @@
 """Reading and writing the operands of a kernel along the op's axis.
 
-An axis is straight when it is one dimension (or several that merge into one); a bent axis is made of
-several, and its positions are walked one by one where eight of them cross the end of a run. Which of
-the two a kernel is built for is a compile key.
+An axis is straight when it is one dimension (or several that merge into one); a bent axis is made
+of several, and its positions are walked one by one where eight of them cross the end of a run.
+Which of the two a kernel is built for is a compile key.
 """
 
 from __future__ import annotations
@@ -128,9 +128,7 @@ def make_bent_put(edge: Edge):
 def _each_operand(name: str, parameters: str, expression: str, operands, tools, written=()):
     """A jitted function giving a tuple with one expression per operand ``o``."""
     written = written or operands
-    parts = ", ".join(
-        expression.format(o=o, w=w) for o, w in zip(operands, written, strict=True)
-    )
+    parts = ", ".join(expression.format(o=o, w=w) for o, w in zip(operands, written, strict=True))
     made: dict = {}
     exec(f"def {name}({parameters}): return ({parts},)", dict(tools), made)
     return inner(made[name])

@@ -20,14 +20,13 @@ class NumbaRunner:
         self._launches: dict[tuple, Launch] = {}
 
     def run(self, views: dict[str, View], workspace: int, size: int, threads: int) -> None:
-        """Run on checked, non-empty operands; a workspace of 0 bytes lets the runner make its own."""
+        """Run on checked, non-empty operands; too small a workspace is replaced by an own one."""
         launch = self.launch_for({n: v.strides for n, v in views.items()}, threads)
         own = None
         if launch.workspace > size:
             own = np.empty(launch.workspace // 8, np.int64)
             workspace = own.ctypes.data
         launch.run({n: v.address for n, v in views.items()}, workspace, threads)
-
 
     def launch_for(self, strides: dict[str, tuple[int, ...]], threads: int) -> Launch:
         """The launch for a set of strides, made when it is first met."""

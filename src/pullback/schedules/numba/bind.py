@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-
 from numba import types
 from numba.extending import intrinsic
 
@@ -49,7 +48,9 @@ def per_element(
     for numbers.
     """
     picked = range(results) if picked is None else picked
-    names = Names(constants, index=("index",), const=CONSTANT_NAMES, full=full, row=row, known=known)
+    names = Names(
+        constants, index=("index",), const=CONSTANT_NAMES, full=full, row=row, known=known
+    )
     emit = emit_call(traced(function, primitives), names)
     kind = vectors(len(picked))
 
@@ -94,9 +95,7 @@ def constant_components(monoid: Monoid, identity, primitives) -> dict[int, float
     builder = scratch_builder()
     unknown = Lanes(builder, doubles(math.nan))
     lifted = as_tuple(traced(monoid.lift, primitives)(*[unknown] * len(parameters(monoid.lift))))
-    found = {
-        k: v for k, v in enumerate(lifted) if not isinstance(v, Lanes) and v == identity[k]
-    }
+    found = {k: v for k, v in enumerate(lifted) if not isinstance(v, Lanes) and v == identity[k]}
     state = [found.get(k, unknown) for k in range(len(monoid.state))]
     again = as_tuple(traced(monoid.combine, primitives)(*state, *state))
     return {k: v for k, v in found.items() if not isinstance(again[k], Lanes) and again[k] == v}
@@ -170,9 +169,7 @@ class Fold:
 
         def shifted(builder, items, distance, downwards):
             """Every lane's state from ``distance`` lanes before it; the identity where none is."""
-            order = [
-                lane + (distance if downwards else -distance) for lane in range(LANES)
-            ]
+            order = [lane + (distance if downwards else -distance) for lane in range(LANES)]
             order = [i if 0 <= i < LANES else LANES for i in order]
             pairs = zip(items, filled_identity(), strict=True)
             return [builder.shuffle_vector(v, e, constant(order, I32)) for v, e in pairs]

@@ -1,7 +1,7 @@
 """Row formulas with the eight lanes across columns: the axis is not the innermost dimension.
 
-A tile of columns is streamed row by row, with a row of accumulators for each of the eight lanes that
-the rows schedule would have used, so every column is folded in the same order as there.
+A tile of columns is streamed row by row, with a row of accumulators for each of the eight lanes
+that the rows schedule would have used, so every column is folded in the same order as there.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ Where nothing is writable, kernels are compiled in memory.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -173,16 +174,9 @@ def compile_kernel(name: str, formula: Formula, make: Callable[[], Callable]) ->
             kernel_key.reset(token)
         python_function.__name__ = python_function.__qualname__ = f"kernel_{symbol}"
         signature = sigutils.normalize_signature(SIGNATURE)
-        function = CFunc(
-            python_function, signature, locals={}, options={"error_model": "numpy"}
-        )
-        try:
+        function = CFunc(python_function, signature, locals={}, options={"error_model": "numpy"})
+        # Nowhere to write, or another Numba: compile in memory.
+        with contextlib.suppress(RuntimeError, OSError, AttributeError):
             function._cache = _KernelCache(python_function, key)
-        except (RuntimeError, OSError, AttributeError):
-            pass  # nowhere to write, or another Numba: compile in memory
-        try:
-            function.compile()
-        except OSError:
-            function._cache = caching.NullCache()
-            function.compile()
+        function.compile()
     return Kernel(name, function)

@@ -59,9 +59,7 @@ def _float_to_half_by_bits(builder, v):
     half = builder.bitcast(_ints(0x3F000000), FLOATS)  # adding 0.5 aligns a subnormal's last bit
     lifted = builder.bitcast(builder.fadd(builder.bitcast(size, FLOATS), half), INTS)
     subnormal = builder.sub(lifted, _ints(0x3F000000))
-    bits = builder.select(
-        builder.icmp_unsigned("<", size, _ints(0x38800000)), subnormal, normal
-    )
+    bits = builder.select(builder.icmp_unsigned("<", size, _ints(0x38800000)), subnormal, normal)
     bits = builder.select(builder.icmp_unsigned(">=", size, _ints(0x47800000)), _ints(0x7C00), bits)
     bits = builder.select(builder.icmp_unsigned(">", size, _ints(0x7F800000)), _ints(0x7E00), bits)
     return builder.trunc(builder.or_(bits, sign), SHORTS)

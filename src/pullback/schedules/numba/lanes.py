@@ -1,10 +1,10 @@
 """Formulas written out as LLVM instructions on eight float64 lanes.
 
-A formula is straight-line scalar Python. Called once with ``Lanes`` in place of numbers it emits its
-own arithmetic as vector instructions, so nothing but loops is left for Numba to compile. There is no
-fast-math flag and no contraction: the bits of a lane depend on nothing but its own values, and LLVM
-splits the lanes over whatever registers the CPU has. Arithmetic on Python numbers alone happens at
-once, so what is constant in a formula costs nothing.
+A formula is straight-line scalar Python. Called once with ``Lanes`` in place of numbers it emits
+its own arithmetic as vector instructions, so nothing but loops is left for Numba to compile. There
+is no fast-math flag and no contraction: the bits of a lane depend on nothing but its own values,
+and LLVM splits the lanes over whatever registers the CPU has. Arithmetic on Python numbers alone
+happens at once, so what is constant in a formula costs nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ...formulas import primitives as scalar
 
 LANES = 8
 
-# Adding this to a number below 2**51 rounds it to an integer e and leaves e + 1023, the exponent field
-# of 2**e, in the low bits.
+# Adding this to a number below 2**51 rounds it to an integer e and leaves e + 1023, the exponent
+# field of 2**e, in the low bits.
 EXPONENT_MAGIC = 1.5 * 2.0**52 + 1023.0
 
 DOUBLE = ir.DoubleType()
@@ -67,7 +67,7 @@ class Truth:
 
 
 class Lanes:
-    """A number per lane, with the arithmetic of a float; of a single lane where ``v`` is a scalar."""
+    """A number per lane, with the arithmetic of a float; a single lane where ``v`` is scalar."""
 
     __slots__ = ("builder", "v")
     __hash__ = None  # type: ignore[assignment]

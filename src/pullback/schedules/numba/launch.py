@@ -36,8 +36,8 @@ from .scan_rows import (
 from .stages import make_stage_kernel
 from .vectors import parameters
 
-
-# Outputs from this size on are written past the caches, which could not hold them for the next reader.
+# Outputs from this size on are written past the caches, which could not hold them for the next
+# reader.
 STREAM_BYTES = 24 << 20
 
 # Rows are cut over threads only where they are few and long.
@@ -188,7 +188,7 @@ class KernelKey:
 
 @cache
 def kernel_for(key: KernelKey, role: str) -> Kernel:
-    """The compiled kernel of an op in a role: "whole", "plain", or a part of rows cut over threads."""
+    """The compiled kernel of an op as a whole, plain, or for a part of rows cut over threads."""
     formula, element, schedule = key.formula, key.element, key.schedule
     bent, packed = schedule.startswith("bent"), schedule.startswith("packed")
 
@@ -342,9 +342,7 @@ class Launch:
         self.units = units
         numel = int(np.prod(problem.shape, dtype=np.int64))
         self.traffic = numel * ITEMSIZE[problem.element] * (len(full) + len(written))
-        self.key = KernelKey(
-            op, problem.ties, problem.element, layout.schedule, full, row, written
-        )
+        self.key = KernelKey(op, problem.ties, problem.element, layout.schedule, full, row, written)
         written_bytes = numel * ITEMSIZE[problem.element] * len(written)
         self._template[STREAMED] = int(written_bytes >= STREAM_BYTES)
         self.phases = [Phase(self.key, "whole", units)]
@@ -363,7 +361,7 @@ class Launch:
         rows, blocks = int(self._template[0]), blocks_of(problem)
         one_way = isinstance(problem.formula, RowFormula) or problem.formula.prefix is None
         return (
-            1 < threads
+            threads > 1
             and rows < 2 * threads
             and rows % threads != 0
             and rows <= MOST_CUT_ROWS

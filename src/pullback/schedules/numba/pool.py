@@ -18,7 +18,8 @@ from numba.extending import intrinsic
 
 from .lanes import I64
 
-# Traffic below this many bytes is not worth waking a thread for (a dispatch costs 3-5 microseconds).
+# Traffic below this many bytes is not worth waking a thread for (a dispatch costs 3-5
+# microseconds).
 SERIAL_BYTES = 1 << 21
 # Chunks per thread: enough to even out, few enough to keep the claims invisible.
 CHUNKS_PER_THREAD = 8
@@ -126,5 +127,3 @@ def run(kernel_address: int, p: int, units: int, traffic: int, threads: int) -> 
         run_serial(kernel_address, p, units)
     else:
         pool.run(kernel_address, p, units, min(threads, units))
-
-

@@ -7,7 +7,6 @@ order depends on the extent alone: the columns schedule builds the same one.
 
 from __future__ import annotations
 
-
 from ...formulas.record import RowFormula
 from .access import Operands, constants, fence
 from .bind import BoundPass, per_element, per_row

@@ -45,7 +45,7 @@ def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Opera
 
 
 def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
-    """Scan up to eight positions of up to eight columns and write the outputs; gives their total."""
+    """Scan up to eight positions of eight columns and write the outputs; gives their total."""
     fold = parts.fold
     lift, combine, identity = fold.lift, fold.combine, fold.identity
     read, write, scan_states = fold.read, fold.write, fold.scan_chunk
@@ -225,9 +225,7 @@ def _both_ways(parts: ScanParts, operands: Operands):
             write(block_box + 8 * c, PITCH, identity())
             p_write(kept + 8 * c, plane, p_identity())
         for b in range(blocks - 1):
-            seen = prefix_block(
-                p, const, addresses, strides, steps, left, width, b, p_chunks, seen
-            )
+            seen = prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen)
             row = kept + b * p_size * plane
             for c in range(0, width, LANES):
                 total = p_read(p_chunks + CHUNKS * row_of_chunks + 8 * c, PITCH)
@@ -236,9 +234,7 @@ def _both_ways(parts: ScanParts, operands: Operands):
         for back in range(blocks):
             b = blocks - 1 - back
             row = kept + b * p_size * plane
-            seen = prefix_block(
-                p, const, addresses, strides, steps, left, width, b, p_chunks, seen
-            )
+            seen = prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen)
             for c in range(0, width, LANES):
                 write(chunk_box + 8 * c, PITCH, identity())
             first = b * SCAN_BLOCK

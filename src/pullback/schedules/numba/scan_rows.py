@@ -1,9 +1,9 @@
 """Scans with the eight lanes along the axis.
 
-The axis is cut into chunks of 8, and blocks of ``SCAN_BLOCK``. A chunk is scanned by a tree of fixed
-shape; the chunks of a block follow each other from the identity, and so do the blocks of a row. A
-position's state is (block's carry, chunk's carry) and then its place in the chunk. That order depends
-on the extent alone: the columns schedule builds the same one.
+The axis is cut into chunks of 8, and blocks of ``SCAN_BLOCK``. A chunk is scanned by a tree of
+fixed shape; the chunks of a block follow each other from the identity, and so do the blocks of a
+row. A position's state is (block's carry, chunk's carry) and then its place in the chunk. That
+order depends on the extent alone: the columns schedule builds the same one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class RowScan:
         put_outputs = operands.put_outputs
 
         @inner
-        def scan_chunk(p, const, row, addresses, strides, start, count, known, block_carry, carried):
+        def scan_chunk(
+            p, const, row, addresses, strides, start, count, known, block_carry, carried
+        ):
             full = fetch(p, addresses, strides, start, count)
             index = positions(start)
             lifted = lift(index, const, full, row, known)

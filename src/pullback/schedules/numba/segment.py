@@ -1,8 +1,8 @@
 """Segment sums: rows added by id, and rows copied by id.
 
-Forward, the rows of a segment are added in row order, a tile of columns at a time, in float64. Sorted
-ids give each segment a run of rows; unsorted ids are put in order by a stable counting sort of the
-row numbers in the workspace. Backward copies bits and needs no arithmetic.
+Forward, the rows of a segment are added in row order, a tile of columns at a time, in float64.
+Sorted ids give each segment a run of rows; unsorted ids are put in order by a stable counting sort
+of the row numbers in the workspace. Backward copies bits and needs no arithmetic.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .bind import Fold
 from .edges import ITEMSIZE
 from .elementary import primitives_for
 from .jit import inner
-from .lanes import I32, I64, LANES
-from .memory import word
+from .lanes import LANES
+from .memory import int32_at, set_word, word
 from .vectors import counting, no_vectors, stack
 
 # Words of the parameter block of a segment kernel.
@@ -40,23 +40,6 @@ OUT_OF_RANGE, NOT_SORTED = 1, 2
 TILE = 256
 
 
-@intrinsic
-def _id32(context, address):
-    def codegen(ctx, builder, sig, args):
-        return builder.sext(builder.load(builder.inttoptr(args[0], I32.as_pointer())), I64)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def _set_word(context, address, value):
-    def codegen(ctx, builder, sig, args):
-        builder.store(args[1], builder.inttoptr(args[0], I64.as_pointer()))
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
 def make_id_at(ids: str):
     """``id_at(p, n)``: the id of a row."""
     wide = ids == "i64"
@@ -64,7 +47,7 @@ def make_id_at(ids: str):
     @inner
     def id_at(p, n):
         address = word(p, IDS) + n * word(p, ID_STRIDE)
-        return word(address, 0) if wide else _id32(address)
+        return word(address, 0) if wide else int32_at(address)
 
     return id_at
 
@@ -84,11 +67,11 @@ def make_check_kernel(ids: str):
         for n in range(begin, end):
             s = id_at(p, n)
             if (s < 0 or s >= segments) and word(answer, 0) & OUT_OF_RANGE == 0:
-                _set_word(answer, word(answer, 0) | OUT_OF_RANGE)
-                _set_word(answer + 8, n)
+                set_word(answer, 0, word(answer, 0) | OUT_OF_RANGE)
+                set_word(answer, 1, n)
             if s < previous and word(answer, 0) & NOT_SORTED == 0:
-                _set_word(answer, word(answer, 0) | NOT_SORTED)
-                _set_word(answer + 16, n)
+                set_word(answer, 0, word(answer, 0) | NOT_SORTED)
+                set_word(answer, 2, n)
             previous = s
 
     return kernel
@@ -102,24 +85,24 @@ def make_sort_kernel(ids: str):
         segments, rows = word(p, NUM_SEGMENTS), word(p, NUM_INPUTS)
         starts, order = word(p, STARTS), word(p, ORDER)
         for s in range(segments + 1):
-            _set_word(starts + 8 * s, 0)
+            set_word(starts, s, 0)
         for n in range(rows):
             s = id_at(p, n)
             if 0 <= s < segments:
-                _set_word(starts + 8 * (s + 1), word(starts, s + 1) + 1)
+                set_word(starts, s + 1, word(starts, s + 1) + 1)
         for s in range(segments):
-            _set_word(starts + 8 * (s + 1), word(starts, s + 1) + word(starts, s))
+            set_word(starts, s + 1, word(starts, s + 1) + word(starts, s))
         # Filling moves each start to its end, which is the start of the next segment.
         for n in range(rows):
             s = id_at(p, n)
             if 0 <= s < segments:
                 at = word(starts, s)
-                _set_word(order + 8 * at, n)
-                _set_word(starts + 8 * s, at + 1)
+                set_word(order, at, n)
+                set_word(starts, s, at + 1)
         for back in range(segments):
             s = segments - back
-            _set_word(starts + 8 * s, word(starts, s - 1))
-        _set_word(starts, 0)
+            set_word(starts, s, word(starts, s - 1))
+        set_word(starts, 0, 0)
 
     return kernel
 

@@ -1,8 +1,8 @@
 """Row formulas on few long rows, cut over threads at their blocks.
 
-Stage k folds every block by pass k into a partial state in the workspace; the last stage finishes or
-applies. Each stage joins the partials of the passes before it, in block order, which is the order a
-single thread would have used.
+Stage k folds every block by pass k into a partial state in the workspace; the last stage finishes
+or applies. Each stage joins the partials of the passes before it, in block order, which is the
+order a single thread would have used.
 """
 
 from __future__ import annotations

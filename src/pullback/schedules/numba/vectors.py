@@ -13,7 +13,19 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, Lanes, as_tuple, constant, doubles, shuffle, splat
+from .lanes import (
+    DOUBLE,
+    DOUBLES,
+    I32,
+    I64,
+    LANES,
+    Lanes,
+    as_tuple,
+    constant,
+    doubles,
+    shuffle,
+    splat,
+)
 
 
 class VectorType(types.Type):

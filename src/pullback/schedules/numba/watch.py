@@ -1,8 +1,8 @@
 """Watching that unscaled products stay where they are exact.
 
 With every factor in [2**-80, 2**80] or zero, and every carry below 2**100, the product of a chunk
-stays within 2**±640 and nothing on the way to an output overflows, or underflows to anything that is
-not zero in a type narrower than float64. Then plain arithmetic has the bits of the scaled one.
+stays within 2**±640 and nothing on the way to an output overflows, or underflows to anything that
+is not zero in a type narrower than float64. Then plain arithmetic has the bits of the scaled one.
 """
 
 from __future__ import annotations
@@ -84,5 +84,3 @@ def look_away(context, seen, anything):
         return args[0]
 
     return _SEEN(_SEEN, anything), codegen
-
-
