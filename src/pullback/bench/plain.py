@@ -108,7 +108,10 @@ def _var(dy, x, y, shape, axes, correction):
 
 
 def _std(dy, x, y, shape, axes, correction):
-    return dy * _centred(x, axes) / (x.dtype.type(_divisor(x, axes, correction)) * y)
+    # Two equal numbers, which short rows of narrow types hold now and then, have y = 0.
+    flat = y == 0
+    scale = dy / (x.dtype.type(_divisor(x, axes, correction)) * np.where(flat, 1, y))
+    return np.where(flat, 0, scale) * _centred(x, axes)
 
 
 # BACKWARD[kind](dy, x, y, shape, axes, correction); what an op does not need is None.
@@ -151,7 +154,7 @@ MAGNITUDE: Mapping[str, Callable[..., Array]] = {
         np.abs(dy) * (2 / _divisor(x, axes, c)) * _spread(x, axes)
     ),
     "std": lambda dy, x, y, shape, axes, c: (
-        np.abs(dy) * _spread(x, axes) / (_divisor(x, axes, c) * np.abs(y))
+        np.abs(dy) * _spread(x, axes) / (_divisor(x, axes, c) * np.where(y == 0, 1, np.abs(y)))
     ),
     "softmax": lambda dy, x, y, shape, axes, c: y * (np.abs(dy) + _total(np.abs(y * dy), axes)),
     "log_softmax": lambda dy, x, y, shape, axes, c: (
