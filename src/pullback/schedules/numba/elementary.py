@@ -51,7 +51,8 @@ def exp_double(x):
 
 
 def exp_single(x):
-    # A NaN passes both comparisons unharmed. Below -708 the result is 0 in any narrower type.
+    # A NaN passes the comparisons unharmed. Below -708 the result is 0 in any narrower type, and
+    # must be so before a logarithm too.
     held = where(x < -708.0, -708.0, where(x > 709.0, 709.0, x))
     magic = fma(held, INVERSE_LN2, EXPONENT_MAGIC)
     r = fma(magic - EXPONENT_MAGIC, -LN2_HIGH, held)
@@ -67,7 +68,8 @@ def exp_single(x):
         ],
     )
     p = fma(p, r * r, r) + 1.0
-    return where(x > 709.0, math.inf, p * power_of_magic(magic))
+    result = where(x > 709.0, math.inf, p * power_of_magic(magic))
+    return where(x < -708.0, 0.0, result)
 
 
 def log(v):
