@@ -11,6 +11,7 @@ from typing import Any
 from . import descriptors as d
 from . import plan as p
 from .catalog import Op, catalog
+from .dimensions import merge
 from .errors import InvalidProblemError
 from .interop import View, empty, empty_like, is_writable_kind, mark_written, output_view, restore
 from .interop import view as view_of
@@ -247,21 +248,13 @@ def _cut_into_rows(a: View, b: View) -> Iterator[tuple[View, View]]:
     The dimensions after the first are the same in both. Those that merge into one in both become
     the columns; any further ones are walked here.
     """
-    merged = [(1, a.itemsize, b.itemsize)]
-    for n, s, t in zip(a.shape[:0:-1], a.strides[:0:-1], b.strides[:0:-1], strict=True):
-        count, step, other = merged[-1]
-        if n == 1:
-            continue
-        if count == 1:
-            merged[-1] = (n, s, t)
-        elif s == step * count and t == other * count:
-            merged[-1] = (n * count, step, other)
-        else:
-            merged.append((n, s, t))
-    (width, step, other), *outer = merged
+    sizes, (steps, others) = merge(a.shape[1:], [a.strides[1:], b.strides[1:]])
+    if not sizes:
+        sizes, steps, others = [1], [a.itemsize], [b.itemsize]
     offsets = [(0, 0)]
-    for n, s, t in outer:
-        offsets = [(u + k * s, v + k * t) for k in range(n) for u, v in offsets]
+    for n, s, t in zip(sizes[:-1], steps[:-1], others[:-1], strict=True):
+        offsets = [(u + k * s, v + k * t) for u, v in offsets for k in range(n)]
+    width, step, other = sizes[-1], steps[-1], others[-1]
     for u, v in offsets:
         yield (
             _moved(a, u, (a.shape[0], width), (a.strides[0], step)),

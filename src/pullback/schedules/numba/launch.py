@@ -16,6 +16,7 @@ from types import FunctionType
 import numpy as np
 
 from ...catalog import Op
+from ...dimensions import merge
 from ...formulas.record import RowFormula, ScanFormula, functions_of
 from ...problem import Problem
 from . import pool
@@ -72,25 +73,6 @@ def blocks_of(problem: Problem) -> int:
     return -(-problem.extent // size)
 
 
-def _merge(sizes: list[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
-    """Join neighbouring dimensions that every operand walks as one."""
-    kept_sizes: list[int] = []
-    kept: list[list[int]] = [[] for _ in strides]
-    for d, size in enumerate(sizes):
-        if size == 1:
-            continue
-        joins = kept_sizes and all(k[-1] == s[d] * size for k, s in zip(kept, strides, strict=True))
-        if joins:
-            kept_sizes[-1] *= size
-            for k, s in zip(kept, strides, strict=True):
-                k[-1] = s[d]
-        else:
-            kept_sizes.append(size)
-            for k, s in zip(kept, strides, strict=True):
-                k.append(s[d])
-    return kept_sizes, kept
-
-
 def _packed(strides: Sequence[int], item: int) -> int:
     """How many operands would be read element by element with lanes along these strides."""
     return sum(abs(s) != item for s in strides)
@@ -111,13 +93,13 @@ def choose_layout(
     outer = [d for d in range(len(shape)) if d not in axes]
     guide = per_operand[-1] if lane_count == 0 else per_operand[0]
     outer.sort(key=lambda d: -abs(guide[d]))
-    outer_sizes, outer_strides = _merge(
+    outer_sizes, outer_strides = merge(
         [shape[d] for d in outer], [[s[d] for d in outer] for s in per_operand]
     )
     axis = list(axes)
     if pointwise:  # no order to keep: walk the axis as memory lies
         axis.sort(key=lambda d: -abs(per_operand[-1][d]))
-    axis_sizes, axis_strides = _merge(
+    axis_sizes, axis_strides = merge(
         [shape[d] for d in axis], [[s[d] for d in axis] for s in per_operand]
     )
     if pointwise and len(axis_sizes) > 1:  # all but the innermost are independent rows

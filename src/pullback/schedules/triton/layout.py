@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...dimensions import merge
+
 # Positions up to here fit 32 bits with room for the last tile to reach past the end.
 _NARROW = 2**31 - 2**20
 
@@ -67,24 +69,6 @@ def _product(sizes: Sequence[int]) -> int:
     for n in sizes:
         result *= n
     return result
-
-
-def merge(sizes: Sequence[int], strides: Sequence[Sequence[int]]):
-    """Join neighbouring dimensions that every operand walks as one; drop those of size 1."""
-    kept_sizes: list[int] = []
-    kept: list[list[int]] = [[] for _ in strides]
-    for d, size in enumerate(sizes):
-        if size == 1:
-            continue
-        if kept_sizes and all(k[-1] == s[d] * size for k, s in zip(kept, strides, strict=True)):
-            kept_sizes[-1] *= size
-            for k, s in zip(kept, strides, strict=True):
-                k[-1] = s[d]
-        else:
-            kept_sizes.append(size)
-            for k, s in zip(kept, strides, strict=True):
-                k.append(s[d])
-    return kept_sizes, kept
 
 
 def choose_walk(
