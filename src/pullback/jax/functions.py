@@ -20,7 +20,7 @@ from ..interop import view
 from ..vocabulary import ElementKind, OutOfRange, element_kind, parse_enum
 from .docstrings import docstring, takes_correction
 from .pairs import IDS, Pair
-from .primitives import run
+from .primitives import run, varying_alike
 
 _DTYPES = {kind.numpy_dtype: kind for kind in ElementKind}
 
@@ -192,23 +192,6 @@ def _known(ids: Any, what: str) -> Any:
             + ("; give it as an int" if what == "num_segments" else '; use "drop"')
         )
     return ids
-
-
-def varying_alike(*arrays: Any) -> list[Any]:
-    """Arrays that vary over the same mesh axes, as ops inside ``jax.shard_map`` must have them."""
-    axes = [_varying(a) for a in arrays]
-    everywhere = frozenset().union(*axes)
-    return [
-        jax.lax.pcast(a, tuple(everywhere - own), to="varying") if everywhere - own else a
-        for a, own in zip(arrays, axes, strict=True)
-    ]
-
-
-def _varying(array: Any) -> frozenset:
-    aval = jax.typeof(array)
-    # The set has been called vma and, since jax 0.10, sits in the type of the manual axes.
-    kind = getattr(aval, "manual_axis_type", None)
-    return getattr(aval, "vma", frozenset()) if kind is None else kind.varying
 
 
 def _signature(op: Op) -> tuple[str, str]:

@@ -28,8 +28,8 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 # Words of the attribute: a head, then the phases, the patches and the parameter block.
 VERSION, PHASES, PATCHES, LENGTH, THREADS, HEAD = 0, 1, 2, 3, 4, 5
 LAUNCH_VERSION = 2
-# Of a phase: kernel id, units, whether threads may share them, and the word of the block without which
-# it is skipped (0: never).
+# Of a phase: kernel id, units, whether threads may share them, and the word of the block that must
+# not be 0 for it to run (0: it always runs).
 PHASE_WORDS = 4
 PATCH_WORDS = 3  # word of the block, operand (or -1 - result), bytes to add
 

@@ -33,6 +33,23 @@ def run(pair: Pair, direction: str, operands: dict[str, Any], outputs: tuple[str
     return run_p.bind(*arguments, pair=pair, direction=direction, outputs=outputs)
 
 
+def varying_alike(*arrays: Any) -> list[Any]:
+    """Arrays that vary over the same mesh axes, as ops inside ``jax.shard_map`` must have them."""
+    axes = [_varying(a) for a in arrays]
+    everywhere = frozenset().union(*axes)
+    return [
+        jax.lax.pcast(a, tuple(everywhere - own), to="varying") if everywhere - own else a
+        for a, own in zip(arrays, axes, strict=True)
+    ]
+
+
+def _varying(array: Any) -> frozenset[Any]:
+    aval = jax.typeof(array)
+    # The set has been called vma and, since jax 0.10, sits in the type of the manual axes.
+    kind = getattr(aval, "manual_axis_type", None)
+    return getattr(aval, "vma", frozenset()) if kind is None else kind.varying
+
+
 def _abstract(problem: Any, outputs: Sequence[str], like: Any) -> list[Any]:
     return [like.update(shape=problem.shape_of(n), weak_type=False) for n in outputs]
 
@@ -69,19 +86,22 @@ def _tangent_impl(*operands, pair, variables):
 
 def _pushed(*operands, pair: Pair, variables: tuple[str, ...]) -> list[Any]:
     """The tangent of the forward: the backward, transposed; a linear forward is its own."""
-    given = dict(zip((*variables, *pair.saves), operands, strict=True))
+    given = dict(zip(variables, operands, strict=False))
+    saved = dict(zip(pair.saves, operands[len(variables) :], strict=True))
     like = operands[0]
-    tangents = [given[n] if n in variables else jnp.zeros_like(like) for n in pair.variables]
+    tangents = {n: given[n] if n in given else jnp.zeros_like(like) for n in pair.variables}
     if pair.linear:
-        held = {**given, **dict(zip(pair.variables, tangents, strict=True))}
-        return run(pair, "forward", held)
-    (output,) = _abstract(pair.forward, pair.forward.op.outputs, jax.typeof(like))
+        return run(pair, "forward", {**saved, **tangents})
 
     def pull(cotangent):
-        return _pulled(pair, {**given, pair.cotangent: cotangent})
+        return _pulled(pair, {**saved, pair.cotangent: cotangent})
 
-    tangents = [jnp.broadcast_to(t, pair.forward.shape) for t in tangents]
-    return list(jax.linear_transpose(pull, output)(tuple(tangents)))
+    # A gradient is linear in its cotangent, so it is its own derivative, at whatever cotangent.
+    # Formulas look whether it is zero, which rules out jax.linear_transpose, and zero itself.
+    shape = pair.forward.shape_of(pair.forward.op.outputs[0])
+    anything, _ = varying_alike(jnp.ones(shape, like.dtype), like)
+    full = tuple(jnp.broadcast_to(t, pair.forward.shape) for t in tangents.values())
+    return list(jax.vjp(pull, anything)[1](full))
 
 
 def _pulled(pair: Pair, operands: dict[str, Any]) -> tuple[Any, ...]:
@@ -107,7 +127,7 @@ def _run_jvp(primals, tangents, *, pair, direction, outputs):
         given = dict(zip(pair.reads(direction), operands, strict=True))
         return list(_pulled(pair, given))
 
-    _, changes = jax.jvp(pull, primals, [ad.instantiate_zeros(t) for t in tangents])
+    _, changes = jax.jvp(pull, tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
     return results, changes
 
 
@@ -120,7 +140,7 @@ def _tangent_jvp(primals, tangents, *, pair, variables):
         moved = [ad.instantiate_zeros(t) for t in tangents[: len(variables)]]
         saved = primals[len(variables) :]
         return results, tangent_p.bind(*moved, *saved, pair=pair, variables=variables)
-    _, changes = jax.jvp(push, primals, [ad.instantiate_zeros(t) for t in tangents])
+    _, changes = jax.jvp(push, tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
     return results, changes
 
 

@@ -9,7 +9,8 @@ with zeros differentiate as products do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -20,14 +21,91 @@ from ..problem import Problem
 from ..schedules.numba.lanes import traced
 from ..schedules.numba.vectors import parameters
 
+
+class Number:
+    """An array in a formula, with arithmetic that differentiates where formulas have edges.
+
+    JAX differentiates both branches of a choice and multiplies the one not chosen by zero, so the
+    other must not hold NaN: a quotient by zero and -inf less -inf are made zero. And "zero where a
+    factor is zero, else the product" is the product, whose derivative by that factor is not zero.
+
+    Attributes
+    ----------
+    factors
+        The two numbers this one is the product of, if it is one.
+    zero
+        The number that was compared with zero to give this condition, if one was.
+    """
+
+    def __init__(self, array: Any, factors: tuple[Any, ...] = (), zero: Number | None = None):
+        self.array, self.factors, self.zero = array, factors, zero
+
+    def __sub__(self, other: Any) -> Number:
+        return Number(_difference(self.array, _plain(other)))
+
+    def __rsub__(self, other: Any) -> Number:
+        return Number(_difference(_plain(other), self.array))
+
+    def __mul__(self, other: Any) -> Number:
+        return Number(self.array * _plain(other), (self, other))
+
+    def __truediv__(self, other: Any) -> Number:
+        return Number(_quotient(self.array, _plain(other)))
+
+    def __rtruediv__(self, other: Any) -> Number:
+        return Number(_quotient(_plain(other), self.array))
+
+    def __neg__(self) -> Number:
+        return Number(-self.array)
+
+    def __eq__(self, other: object) -> Number:  # type: ignore[override]
+        against_zero = not isinstance(other, Number) and other == 0
+        return Number(self.array == _plain(other), zero=self if against_zero else None)
+
+    __hash__ = None  # type: ignore[assignment]
+    __rmul__ = __mul__
+
+
+def _plain(value: Any) -> Any:
+    return value.array if isinstance(value, Number) else value
+
+
+def _difference(a: Any, b: Any) -> Any:
+    nowhere = (a == -jnp.inf) & (b == -jnp.inf)
+    return jnp.where(nowhere, 0.0, a) - jnp.where(nowhere, 0.0, b)
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    nothing = b == 0
+    return jnp.where(nothing, 0.0, a / jnp.where(nothing, 1.0, b))
+
+
+def _where(condition: Number, a: Any, b: Any) -> Number:
+    if condition.zero is not None and isinstance(b, Number) and type(a) is float and a == 0:
+        others = [_plain(f) for f in b.factors if f is not condition.zero]
+        if len(others) == 1:
+            # Not the product itself: an infinite factor of zero is to give zero too.
+            kept = jnp.where(condition.array & ~jnp.isfinite(others[0]), 0.0, others[0])
+            return Number(kept * condition.zero.array)
+    return Number(jnp.where(condition.array, _plain(a), _plain(b)))
+
+
+def _on_numbers(function: Callable) -> Callable:
+    return lambda *values: Number(function(*map(_plain, values)))
+
+
+for _name in ("add", "radd", "lt", "le", "gt", "ge", "ne", "and", "or"):
+    _plainly = getattr(operator, f"__{_name.removeprefix('r')}__")
+    setattr(Number, f"__{_name}__", _on_numbers(_plainly))
+
 _PRIMITIVES = (
-    ("where", jnp.where),
-    ("isnan", jnp.isnan),
-    ("exp", jnp.exp),
-    ("log", jnp.log),
-    ("sqrt", jnp.sqrt),
-    ("absolute", jnp.abs),
-    ("maximum", jnp.maximum),
+    ("where", _where),
+    ("isnan", _on_numbers(jnp.isnan)),
+    ("exp", _on_numbers(jnp.exp)),
+    ("log", _on_numbers(jnp.log)),
+    ("sqrt", _on_numbers(jnp.sqrt)),
+    ("absolute", _on_numbers(jnp.abs)),
+    ("maximum", _on_numbers(jnp.maximum)),
     ("mantissa", lambda v: v),
     ("exponent", lambda v: 0.0),
     ("power_of_two", lambda e: 1.0),
@@ -73,9 +151,13 @@ def _restored(problem: Problem, array: Any) -> Any:
     return jnp.transpose(array, [order.index(d) for d in range(len(order))])
 
 
-def _call(function: Callable, held: Values) -> tuple[Any, ...]:
-    result = traced(function, _PRIMITIVES)(*(held[name] for name in parameters(function)))
-    return result if isinstance(result, tuple) else (result,)
+def _apply(function: Callable, arguments: Iterable[Any]) -> list[Any]:
+    result = traced(function, _PRIMITIVES)(*map(Number, arguments))
+    return [_plain(r) for r in (result if isinstance(result, tuple) else (result,))]
+
+
+def _call(function: Callable, held: Values) -> list[Any]:
+    return _apply(function, [held[name] for name in parameters(function)])
 
 
 def _lifted(monoid: Monoid, held: Values, extent: int) -> list[Any]:
@@ -86,13 +168,7 @@ def _lifted(monoid: Monoid, held: Values, extent: int) -> list[Any]:
 
 
 def _joined(monoid: Monoid) -> Callable:
-    combine = traced(monoid.combine, _PRIMITIVES)
-
-    def join(first, then):
-        result = combine(*first, *then)
-        return list(result) if isinstance(result, tuple) else [result]
-
-    return join
+    return lambda first, then: _apply(monoid.combine, [*first, *then])
 
 
 def _edge(state: Any, value: float) -> Any:
@@ -117,7 +193,7 @@ def _fold(monoid: Monoid, held: Values, extent: int) -> list[Any]:
     return states
 
 
-def _by_rows(formula: RowFormula, held: Values, extent: int) -> tuple[Any, ...]:
+def _by_rows(formula: RowFormula, held: Values, extent: int) -> Sequence[Any]:
     for step in formula.passes:
         known = dict(held)
         if step.monoid:
@@ -132,8 +208,9 @@ def _by_rows(formula: RowFormula, held: Values, extent: int) -> tuple[Any, ...]:
 def _scanned(
     monoid: Monoid, held: Values, extent: int, *, inclusive: bool, against: bool
 ) -> dict[str, Any]:
+    lifted = _lifted(monoid, held, extent)
     states = jax.lax.associative_scan(
-        _joined(monoid), _lifted(monoid, held, extent), reverse=against, axis=-1
+        _joined(monoid), lifted, reverse=against, axis=lifted[0].ndim - 1
     )
     if not inclusive:
         states = [
@@ -145,7 +222,7 @@ def _scanned(
     return dict(zip(monoid.state, states, strict=True))
 
 
-def _by_scan(formula: ScanFormula, held: Values, problem: Problem) -> tuple[Any, ...]:
+def _by_scan(formula: ScanFormula, held: Values, problem: Problem) -> Sequence[Any]:
     if problem.extent == 0:
         return tuple(held["index"] for _ in problem.op.outputs)
     for name in problem.op.full:
