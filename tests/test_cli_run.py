@@ -336,7 +336,7 @@ class TestResume:
 
 def test_blocks_cover_the_shape_once() -> None:
     case = Case(find_op("softmax_backward"), "f32", (37, 11, 50), 1)
-    made = cut(case, np.empty(case.shape, np.float32), 12.0, 4000)
+    made = cut(case, np.empty(case.shape, np.float32).strides, 12.0, 4000)
     seen = np.zeros(case.shape, int)
     for where in made.slices():
         seen[where] += 1

@@ -48,25 +48,25 @@ def free_dimensions(case: Case) -> list[int]:
     return [k for k in range(len(case.shape)) if k not in axes]
 
 
-def cut(case: Case, lead: np.ndarray, bytes_each: float, budget: int) -> Cut:
+def cut(case: Case, strides: Sequence[int], bytes_each: float, budget: int) -> Cut:
     """Blocks of at most ``budget`` bytes, as far as the independent dimensions allow.
 
     Parameters
     ----------
-    lead
-        An operand of the full shape, whose strides tell which dimensions lie outside.
+    strides
+        Of an operand of the full shape; they tell which dimensions lie outside.
     bytes_each
         Bytes of all operands for one element of the full shape.
     """
     block = list(case.shape)
-    order = sorted(free_dimensions(case), key=lambda k: -abs(lead.strides[k]))
+    order = sorted(free_dimensions(case), key=lambda k: -abs(strides[k]))
     for k in order:
         size = math.prod(block) * bytes_each
         if size <= budget:
             break
-        inside = [abs(lead.strides[d]) for d in range(len(block)) if d != k and block[d] > 1]
-        across = any(step > abs(lead.strides[k]) for step in inside)
-        least = max(1, NARROWEST // max(1, abs(lead.strides[k]))) if across else 1
+        inside = [abs(strides[d]) for d in range(len(block)) if d != k and block[d] > 1]
+        across = any(step > abs(strides[k]) for step in inside)
+        least = max(1, NARROWEST // max(1, abs(strides[k]))) if across else 1
         wanted = max(least, int(block[k] * budget / size))
         if across:
             wanted = wanted // least * least

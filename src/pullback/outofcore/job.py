@@ -307,16 +307,23 @@ class _Run:
 
     def _cut(self, budget: int) -> Cut:
         case = self.case
+        strides = self._strides()
+        elements = max(1, math.prod(case.shape))
+        if "d_output" in self.arrays:  # a gather reads anywhere in its table, whatever the block
+            table = self.arrays["d_output"].nbytes
+            kept = table <= budget // 2
+            made = cut(case, strides, (self.total - table) / elements, budget // 2)
+            return dataclasses.replace(made, fits=made.fits and kept)
+        return cut(case, strides, self.total / elements, budget)
+
+    def _strides(self) -> tuple[int, ...]:
+        """Strides of a full operand, or those the output will have."""
+        case = self.case
         full = next((n for n in case.op.full if n in self.arrays), None)
-        if case.family == "segment":
-            full = None
-        lead = self.arrays[full] if full else np.broadcast_to(np.int8(0), case.shape)
-        if full is None:  # C order, as the output will have
-            item = DTYPES[case.element].itemsize
-            strides = [item * math.prod(case.shape[k + 1 :]) for k in range(len(case.shape))]
-            lead = np.lib.stride_tricks.as_strided(np.zeros(1, np.int8), case.shape, strides)
-        each = self.total / max(1, math.prod(case.shape))
-        return cut(case, lead, each, budget)
+        if full is not None and case.family != "segment":
+            return self.arrays[full].strides
+        item = DTYPES[case.element].itemsize
+        return tuple(item * math.prod(case.shape[k + 1 :]) for k in range(len(case.shape)))
 
     def _identity(self, plan: Cut) -> dict[str, Any]:
         job = self.job
