@@ -55,7 +55,7 @@ def test_compare(tmp_path: Path) -> None:
     assert invoke("mean", *SMALL, "--json", old).exit_code == 0
     held = json.loads(old.read_text())
     for cell in held["cells"]:
-        cell["runs"]["plan"].update(median_ms=1e6, noise=0.0)
+        cell["runs"]["plan"].update(ms=1e6, median_ms=1e6, noise=0.0)
     old.write_text(json.dumps(held))
     result = invoke("mean", *SMALL, "--compare", old, "--html", tmp_path / "page.html")
     assert result.exit_code == 0, result.output

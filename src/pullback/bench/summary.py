@@ -128,9 +128,9 @@ class Change:
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Changes of the cases both reports have, the largest slowdown first.
 
-    Times are taken relative to the copy measured in the same rounds, so that a machine that is
-    slower as a whole does not count. The noise is what both runs of the plan and of the copy varied
-    by, at three times half their quartile distance, and at least 5 %.
+    Times are the least over the rounds, taken relative to the copy measured in the same rounds, so
+    that a machine that is slower as a whole does not count. The noise is what plan and copy varied
+    by in both runs, and at least 5 %.
     """
     before = {key_of(c): c for c in old["cells"] if "runs" in c}
     changes = []
@@ -138,11 +138,21 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
         past = before.get(key_of(cell))
         if past is None or "runs" not in cell:
             continue
-        spread = [r["noise"] or 0.0 for c in (past, cell) for r in (c["runs"]["plan"], c["copy"])]
-        noise = max(0.05, 3 * math.hypot(*spread))
-        old_ms, new_ms = (c["runs"]["plan"]["median_ms"] for c in (past, cell))
+        pair = (past, cell)
+        noise = max(0.05, math.hypot(*(_spread(r) for c in pair for r in _timed(c))))
+        old_ms, new_ms = (c["runs"]["plan"]["ms"] for c in pair)
         scale = 1.0
         if cell["bytes"] >= SMALLEST_STREAM:
-            scale = cell["copy"]["median_ms"] / past["copy"]["median_ms"]
+            scale = cell["copy"]["ms"] / past["copy"]["ms"]
         changes.append(Change(key_of(cell), old_ms, new_ms, old_ms * scale / new_ms, noise))
     return sorted(changes, key=lambda c: c.speedup)
+
+
+def _timed(cell: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    return cell["runs"]["plan"], cell["copy"]
+
+
+def _spread(run: Mapping[str, Any]) -> float:
+    """What the rounds varied by: how far the median is from the least, or 1.5 quartile distances."""
+    apart: float = run["median_ms"] / run["ms"] - 1
+    return max(apart, 3 * (run["noise"] or 0.0))
