@@ -153,6 +153,6 @@ def _timed(cell: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any
 
 
 def _spread(run: Mapping[str, Any]) -> float:
-    """What the rounds varied by: how far the median is from the least, or 1.5 quartile distances."""
+    """What the rounds varied by: the median above the least, or 1.5 quartile distances."""
     apart: float = run["median_ms"] / run["ms"] - 1
     return max(apart, 3 * (run["noise"] or 0.0))
