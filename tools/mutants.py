@@ -182,12 +182,12 @@ def main(words: list[str]) -> int:
         results = list(workers.map(lambda job: trial(*job), jobs))
     bad = bool(stale)
     print(f"{'fault':36} {'result':10} {'s':>5}  test")
-    for (fault, tests), (name, code, output, seconds) in zip(jobs, results, strict=True):
-        expected = PASSED if fault is None else FAILED
+    for (planted, tests), (name, code, output, seconds) in zip(jobs, results, strict=True):
+        expected = PASSED if planted is None else FAILED
         word = {PASSED: "survived", FAILED: "killed"}.get(code, f"exit {code}")
-        if fault is None:
+        if planted is None:
             word = "passed" if code == PASSED else "failed"
-        shown = tests[0] if fault else f"all {len(tests)}"
+        shown = tests[0] if planted else f"all {len(tests)}"
         print(f"{name:36} {word:10} {seconds:5.0f}  {shown}")
         if code != expected:
             bad = True
