@@ -80,6 +80,22 @@ def test_plot(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_without_matplotlib_a_plot_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n, *a: None if n == "matplotlib" else find(n, *a)
+    )
+    monkeypatch.setattr("pullback.bench.run", lambda *a: pytest.fail("measured all the same"))
+    result = invoke("sum", *SMALL, "--plot", tmp_path / "bars.png")
+    assert result.exit_code == 2
+    assert "pullback[plot]" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(scaling, "DRAWN", 10**4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -19,11 +20,16 @@ COLOURS = {
 }
 
 
+def require() -> None:
+    """Raise where plotting is not possible, before the work whose result would be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UnsupportedError("plotting needs matplotlib: pip install 'pullback[plot]'")
+
+
 def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise UnsupportedError("plotting needs matplotlib: pip install 'pullback[plot]'") from None
+    require()
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

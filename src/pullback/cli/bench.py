@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from .. import bench as b
+from ..bench.plot import bars, lines, require
 from ..threads import get_num_threads
 from . import tables
 from .output import (
@@ -77,6 +78,8 @@ def command(
     """
     for path in (json_file, plot_file, html_file):
         ensure_writable(path)
+    if plot_file:
+        require()
     old = read_json(old_file) if old_file else None
     chosen = b.named_ops(ops, direction) if ops else b.default_ops(direction)
     settings = _settings(mode, threads, peers, rounds)
@@ -101,8 +104,6 @@ def command(
     if json_file:
         write_json(json_file, report)
     if plot_file:
-        from ..bench.plot import bars
-
         write_atomically(plot_file, bars(report, stat_key))
     if html_file:
         from .pages import bench_page
@@ -169,8 +170,6 @@ def _scaling(
     if json_file:
         write_json(json_file, report)
     if plot_file:
-        from ..bench.plot import lines
-
         write_atomically(plot_file, lines(report))
     if html_file:
         from .pages import scaling_page
