@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from cells import COVERED
+from triton_cells import COMPILED
 
 settings.register_profile(
     "suite",
@@ -22,17 +23,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["cells"] = ["\t".join(cell) for cell in sorted(COVERED)]
+        output["compiled"] = ["\t".join(cell) for cell in sorted(COMPILED)]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node, error) -> None:
     """Take the cells of a worker that has finished."""
-    lines = getattr(node, "workeroutput", {}).get("cells", ())
-    COVERED.update(tuple(line.split("\t")) for line in lines)
+    output = getattr(node, "workeroutput", {})
+    COVERED.update(tuple(line.split("\t")) for line in output.get("cells", ()))
+    COMPILED.update(tuple(line.split("\t")) for line in output.get("compiled", ()))
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
     """Say how many cells were covered."""
+    if COMPILED:
+        terminalreporter.write_line(f"{len(COMPILED)} cells compiled for GPUs: op x dtype x target")
     if not COVERED:
         return
     counts = [len(set(column)) for column in zip(*COVERED, strict=True)]

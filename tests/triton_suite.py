@@ -249,8 +249,8 @@ def test_broadcast_operands(name):
 SCHEDULES = {
     "blocks along rows": ((1, 75), -1, Tile(1, 16, 1, 1 << 20, 1)),
     "blocks across columns": ((75, 3), 0, Tile(4, 16, 1, 1 << 20, 1)),
-    "chunks along rows": ((1, 300), -1, Tile(1, 16, 1, 128, 3)),
-    "chunks across columns": ((300, 3), 0, Tile(4, 16, 1, 128, 3)),
+    "chunks along rows": ((1, 75), -1, Tile(1, 16, 1, 32, 3)),
+    "chunks across columns": ((75, 3), 0, Tile(4, 16, 1, 32, 3)),
 }
 WORKING = [n for n, op in OPS.items() if op.family in ("scan", "reduce", "softmax")]
 
@@ -291,7 +291,7 @@ def test_reversed_scans_in_blocks(monkeypatch):
 @pytest.mark.parametrize("name", ["sum", "cumsum_backward"])
 def test_few_long_rows(name):
     """A row that several programs share, by the tiles that are really chosen."""
-    cell = replace(default(OPS[name], "f32"), shape=(1, 140_000))
+    cell = replace(default(OPS[name], "f32"), shape=(1, 66_000))
     rng = np.random.default_rng(3)
     # Whole numbers add without rounding, in any order.
     x = rng.integers(-8, 9, cell.shape).astype(np.float32)
@@ -378,20 +378,19 @@ def test_can_implement_looks_at_ids():
 
 
 def test_workspace():
-    cell = replace(default(OPS["cumprod_backward"], "f32"), shape=(2, 5000))
+    cell = replace(default(OPS["cummax_backward"], "f32"), shape=(1, 5000))
     plan = plan_of(cell)
     assert plan.workspace_size > 0
-    x = torch.rand(cell.shape, device=DEVICE) + 0.5
-    y = torch.cumprod(x, 1)
+    x = torch.rand(cell.shape, device=DEVICE)
     dx, other = torch.empty_like(x), torch.empty_like(x)
-    plan.run(dy=y, x=x, y=y, dx=dx)
+    plan.run(dy=x, x=x, dx=dx)
     room = torch.empty(plan.workspace_size, dtype=torch.uint8, device=DEVICE)
-    plan.run(dy=y, x=x, y=y, dx=other, workspace=room)
+    plan.run(dy=x, x=x, dx=other, workspace=room)
     assert torch.equal(dx, other)
     with pytest.raises(pb.WorkspaceTooSmallError):
-        plan.run(dy=y, x=x, y=y, dx=dx, workspace=room[8:])
+        plan.run(dy=x, x=x, dx=dx, workspace=room[8:])
     with pytest.raises(pb.InvalidProblemError, match="workspace: expected a torch tensor on"):
-        plan.run(dy=y, x=x, y=y, dx=dx, workspace=bytearray(plan.workspace_size))
+        plan.run(dy=x, x=x, dx=dx, workspace=bytearray(plan.workspace_size))
 
 
 def test_identity_of_the_kernel():

@@ -101,10 +101,12 @@ class TritonRunner:
             )
         return workspace.view(-1).view(torch.uint8)[: size // 8 * 8].view(torch.int64)
 
-    def _start(self, kernel: Any, programs: int, given: list[Any], **named: Any) -> None:
-        if programs > _MOST_PROGRAMS:
-            raise UnsupportedError(f"{programs} programs are more than a GPU launches at once")
-        kernel[(programs,)](*given, **named)
+    def _start(self, step: Any, held: dict[str, Any]) -> None:
+        if step.programs > _MOST_PROGRAMS:
+            raise UnsupportedError(f"{step.programs} programs are more than a GPU launches at once")
+        given = [held[n] for n in step.pointers]
+        options = step.options(self._device.backend, self._device.lanes)
+        step.kernel[(step.programs,)](*given, *step.numbers, **step.meta, **options)
 
 
 class RowRunner(TritonRunner):
@@ -118,7 +120,7 @@ class RowRunner(TritonRunner):
         self._launches: dict[tuple, Any] = {}
 
     def _launch(self, views: dict[str, View], workspace: Any) -> None:
-        from .launch import Launch, options
+        from .launch import Launch
 
         torch = import_torch()
         op = self.problem.op
@@ -129,111 +131,56 @@ class RowRunner(TritonRunner):
         if launch is None:
             strides = {n: v.strides for n, v in views.items()}
             launch = self._launches[key] = Launch(self.problem, strides, in_place)
-        operands = [pointer(views[n]) for n in launch.operands]
-        kept = []
+        held = {n: pointer(v) for n, v in views.items()}
         if launch.workspace:
             if workspace is None:
                 workspace = torch.empty(
                     launch.workspace // 8, dtype=torch.int64, device=self.device
                 )
-            kept = [workspace.view(torch.float64)]
+            held["workspace"] = workspace.view(torch.float64)
         for step in launch.steps:
-            given = [*operands, *(kept if step.uses_workspace else []), *step.numbers]
-            named = {**step.meta, **options(step, self._device.backend)}
-            self._start(step.kernel, step.programs, given, **named)
+            self._start(step, held)
 
 
 class SegmentRunner(TritonRunner):
     """Segment sums and their backward."""
 
     def __init__(self, problem: SegmentProblem, device: Device):
-        from ...interop import DTYPES
-        from .tiles import choose_segment_tile
+        from .segment import workspace_words
 
         super().__init__(problem, device)
         self._found: Any = None
-        self._item = DTYPES[problem.element].itemsize
-        self._tile = choose_segment_tile(
-            self._item, problem.num_inputs, problem.embedding_dim, problem.num_segments
-        )
         self._forward = problem.op.direction == "forward"
-        self.workspace_size = 8 * sum(self._sizes().values())
-
-    def _sizes(self) -> dict[str, int]:
-        """Words of the workspace by what they hold."""
-        problem, parts = self.problem, self._tile.parts
-        if not self._forward:
-            return {}
-        sizes = {"starts": problem.num_segments + 1}
-        if not problem.is_sorted:
-            sizes |= {"order": problem.num_inputs, "keys": problem.num_inputs}
-        if parts > 1:
-            sizes["parts"] = parts * problem.num_segments * problem.embedding_dim
-        return sizes
+        self._words_of = workspace_words(problem) if self._forward else {}
+        self.workspace_size = 8 * sum(self._words_of.values())
 
     def _launch(self, views: dict[str, View], workspace: Any) -> None:
-        if self._checks():
-            self._note(views["segment_ids"])
-        if self._forward:
-            self._sum(views, workspace)
-        else:
-            self._gather(views)
-
-    def _gather(self, views: dict[str, View]) -> None:
-        from .segment import gather
-        from .tiles import choose_gather_tile
-
-        problem = self.problem
-        tile = choose_gather_tile(self._item, problem.embedding_dim)
-        tiles = -(-problem.embedding_dim // tile.columns)
-        values, ids, result = views["d_output"], views["segment_ids"], views["d_input"]
-        given = [
-            *(pointer(v) for v in (values, ids, result)),
-            *(problem.num_inputs, problem.embedding_dim, problem.num_segments, tiles),
-            *(s // v.itemsize for v in (ids, values, result) for s in v.strides),
-        ]
-        programs = -(-problem.num_inputs // tile.rows) * tiles
-        self._start(gather, programs, given, R=tile.rows, C=tile.columns, num_warps=tile.warps)
-
-    def _sum(self, views: dict[str, View], workspace: Any) -> None:
-        from .segment import find_starts, make_sum_kernel
+        from .segment import gather_steps, sum_steps
 
         torch = import_torch()
-        problem, tile = self.problem, self._tile
-        values, ids, result = views["input"], views["segment_ids"], views["output"]
+        problem, ids = self.problem, views["segment_ids"]
+        if self._checks():
+            self._note(ids)
+        held = {n: pointer(v) for n, v in views.items()}
+        strides = {n: tuple(s // v.itemsize for s in v.strides) for n, v in views.items()}
+        if not self._forward:
+            for step in gather_steps(problem, strides):
+                self._start(step, held)
+            return
         if workspace is None:
             workspace = torch.empty(self.workspace_size // 8, dtype=torch.int64, device=self.device)
-        held = dict(zip(self._sizes(), workspace.split(list(self._sizes().values())), strict=False))
-        keys, key_stride, order = pointer(ids), ids.strides[0] // ids.itemsize, []
+        start = 0
+        for name, words in self._words_of.items():
+            held[name] = workspace[start : start + words]
+            start += words
+        if "parts" in held:
+            held["parts"] = held["parts"].view(torch.float64)
         if not problem.is_sorted:
             tensor = _as_tensor(ids)
-            keys = held["keys"].view(tensor.dtype)[: problem.num_inputs]
-            torch.sort(tensor, stable=True, out=(keys, held["order"]))
-            key_stride, order = 1, [held["order"]]
-        rows, segments, columns = problem.num_inputs, problem.num_segments, problem.embedding_dim
-        given = [keys, held["starts"], rows, segments, key_stride, rows.bit_length()]
-        self._start(find_starts, -(-(segments + 1) // 128), given, B=128, num_warps=4)
-        tiles = -(-columns // tile.columns)
-        numbers = [columns, segments, tiles, tile.parts]
-        value_strides = [s // values.itemsize for s in values.strides]
-        result_strides = [s // result.itemsize for s in result.strides]
-        meta = {"R": tile.rows, "C": tile.columns, "num_warps": tile.warps}
-        programs = segments * tiles
-        options = {**meta, "enable_fp_fusion": False}
-
-        def kernel(phase: str) -> Any:
-            return make_sum_kernel(problem.formula, problem.element, bool(order), phase)
-
-        read = [pointer(values), held["starts"], *order]
-        if tile.parts == 1:
-            given = [*read, pointer(result), *numbers, *value_strides, *result_strides]
-            self._start(kernel("all"), programs, given, **options)
-            return
-        parts = held["parts"].view(torch.float64)
-        given = [*read, parts, *numbers, *value_strides]
-        self._start(kernel("part"), programs * tile.parts, given, **options)
-        given = [parts, pointer(result), *numbers, *result_strides]
-        self._start(kernel("join"), programs, given, **options)
+            held["keys"] = held["keys"].view(tensor.dtype)[: problem.num_inputs]
+            torch.sort(tensor, stable=True, out=(held["keys"], held["order"]))
+        for step in sum_steps(problem, strides):
+            self._start(step, held)
 
     # Ids.
 
@@ -246,16 +193,14 @@ class SegmentRunner(TritonRunner):
 
     def _note(self, ids: View) -> None:
         """Look for ids the plan forbids; what is found stays on the device."""
-        from .segment import FINE, check_ids
+        from .segment import FINE, check_step
 
         torch = import_torch()
-        problem = self.problem
         if self._found is None:
             self._found = torch.full((2,), FINE, dtype=torch.int64, device=self.device)
         stride = ids.strides[0] // ids.itemsize
-        given = [pointer(ids), self._found, problem.num_inputs, problem.num_segments, stride]
-        named = {"SORTED": self._wants_order(), "B": 1024, "num_warps": 4}
-        self._start(check_ids, -(-problem.num_inputs // 1024), given, **named)
+        step = check_step(self.problem, stride, self._wants_order())
+        self._start(step, {"segment_ids": pointer(ids), "found": self._found})
 
     def check(self, views: dict[str, View]) -> None:
         """Raise for ids the plan forbids. Waits for the device."""

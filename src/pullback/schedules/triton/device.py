@@ -24,11 +24,14 @@ class Device:
         Compute capability (``"sm_90"``), AMD's name of it (``"gfx942"``), or ``"interpreter"``.
     backend
         ``"cuda"``, ``"hip"`` or ``"interpreter"``.
+    lanes
+        Threads of a warp.
     """
 
     name: str
     arch: str
     backend: str
+    lanes: int = 32
 
 
 def import_torch() -> Any:
@@ -66,8 +69,9 @@ def current_device() -> Device:
         )
     index = torch.cuda.current_device()
     if torch.version.hip:
-        arch = torch.cuda.get_device_properties(index).gcnArchName.partition(":")[0]
-        return Device(f"cuda:{index}", arch, "hip")
+        properties = torch.cuda.get_device_properties(index)
+        arch = properties.gcnArchName.partition(":")[0]
+        return Device(f"cuda:{index}", arch, "hip", properties.warp_size)
     major, minor = torch.cuda.get_device_capability(index)
     return Device(f"cuda:{index}", f"sm_{major}{minor}", "cuda")
 

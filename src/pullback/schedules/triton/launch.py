@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from ...formulas.record import RowFormula, ScanFormula, functions_of
 from ...interop import DTYPES
@@ -14,34 +12,11 @@ from .frame import Shape, constants_of
 from .layout import choose_walk
 from .rows import folds_of, is_pointwise, make_rows_kernel
 from .scans import make_scan_kernel
-from .tiles import FEW, MOST_CHUNKS, MOST_PARTIALS, WARP, Tile, ceil_to_power, choose_tile
+from .steps import Step
+from .tiles import FEW, MOST_CHUNKS, MOST_PARTIALS, Tile, ceil_to_power, choose_tile
 
 # float32 counts to here.
 _COUNTS = 2**24
-
-
-@dataclass(frozen=True)
-class Step:
-    """One launch: a kernel, how many programs, and its arguments but for the pointers."""
-
-    kernel: Any
-    programs: int
-    uses_workspace: bool
-    numbers: tuple[int | float, ...]
-    meta: Mapping[str, Any]
-    warps: int
-    scans: bool
-
-
-def options(step: Step, backend: str) -> dict[str, Any]:
-    """Compiler options of a launch on ``"cuda"`` or ``"hip"``."""
-    # Without fusing a product into a sum, results are those of the formulas as written; Triton's
-    # own default differs between its releases.
-    found = {"num_warps": step.warps, "enable_fp_fusion": False}
-    if step.scans and backend == "cuda":
-        # Left alone, the assembler spills a few bytes of a scan to fit more programs on a core.
-        found["maxnreg"] = min(255, 2**16 // (WARP * step.warps))
-    return found
 
 
 def operands_of(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -194,6 +169,6 @@ class Launch:
             "weight": float(problem.weight),
         }
         numbers += [held[n] for n in constants_of(formula)]
-        return Step(
-            kernel, tiles * self._outer * parts, keeps, tuple(numbers), meta, tile.warps, scan
-        )
+        pointers = (*self.operands, *(("workspace",) if keeps else ()))
+        programs = tiles * self._outer * parts
+        return Step(kernel, programs, pointers, tuple(numbers), meta, tile.warps, scan)

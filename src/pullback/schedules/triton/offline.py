@@ -17,8 +17,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import MockTensor, create_function_from_signature
 
-from .launch import Step, options
+from .steps import Step
 
+ELEMENTS = {"f32": "fp32", "f64": "fp64", "f16": "fp16", "bf16": "bf16"}
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
     "sm_90": GPUTarget("cuda", 90, 32),
@@ -51,13 +52,13 @@ class Built:
     stores: int
 
 
-def compile_step(step: Step, pointers: list[str], target: GPUTarget) -> Built:
-    """Compile a launch's kernel; ``pointers`` are the types behind them, such as ``"fp32"``."""
+def compile_step(step: Step, element: str, target: GPUTarget, ids: str = "i64") -> Built:
+    """Compile a launch's kernel for operands of an element type, and ids of another."""
     kernel = step.kernel
     backend = make_backend(target)
     binder = create_function_from_signature(kernel.signature, kernel.params, backend)
-    given: list[Any] = [MockTensor(p) for p in pointers]
-    chosen = options(step, target.backend)
+    given: list[Any] = [MockTensor(_type_of(n, element, ids)) for n in step.pointers]
+    chosen = step.options(target.backend, target.warp_size)
     bound, specialization, rest = binder(*given, *step.numbers, **step.meta, **chosen)
     parsed, signature, constants, attributes = kernel._pack_args(
         backend, dict(chosen), bound, specialization, rest
@@ -86,6 +87,15 @@ def compile_step(step: Step, pointers: list[str], target: GPUTarget) -> Built:
         _widest_ptx("ld.global", text),
         _widest_ptx("st.global", text),
     )
+
+
+def _type_of(pointer: str, element: str, ids: str) -> str:
+    """The type behind a pointer, as Triton names it."""
+    if pointer in ("segment_ids", "keys"):
+        return ids
+    if pointer in ("starts", "order", "found"):
+        return "i64"
+    return "fp64" if pointer in ("workspace", "parts") else ELEMENTS[element]
 
 
 def _number(pattern: str, text: str) -> int:

@@ -15,10 +15,13 @@ import triton
 import triton.language as tl
 
 from ...formulas.record import SegmentFormula
+from ...interop import DTYPES
+from ...problem import SegmentProblem
 from .bind import bind
 from .frame import COMPUTE, STORED, literal
 from .source import Source, compile_source
-from .tiles import STEPS
+from .steps import Step
+from .tiles import STEPS, choose_gather_tile, choose_segment_tile
 
 # What a check holds where it met nothing wrong: greater than any row.
 FINE = 2**62
@@ -164,3 +167,70 @@ def make_sum_kernel(formula: SegmentFormula, element: str, ordered: bool, phase:
         numbers += ["result_row", "result_column"]
     parameters = [*pointers, *numbers, "R: tl.constexpr", "C: tl.constexpr"]
     return compile_source(f"segment_sum_{phase}", parameters, body, names)
+
+
+def check_step(problem: SegmentProblem, id_stride: int, wants_order: bool) -> Step:
+    """Look for ids that the plan forbids; ``found`` holds the rows."""
+    numbers = (problem.num_inputs, problem.num_segments, id_stride)
+    meta = {"SORTED": wants_order, "B": 1024}
+    programs = -(-problem.num_inputs // 1024)
+    return Step(check_ids, programs, ("segment_ids", "found"), numbers, meta, 4)
+
+
+def gather_steps(problem: SegmentProblem, strides: dict[str, tuple[int, ...]]) -> list[Step]:
+    """The backward; strides are in elements."""
+    columns = problem.embedding_dim
+    tile = choose_gather_tile(DTYPES[problem.element].itemsize, columns)
+    tiles = -(-columns // tile.columns)
+    pointers = ("d_output", "segment_ids", "d_input")
+    numbers = (
+        *(problem.num_inputs, columns, problem.num_segments, tiles),
+        *(*strides["segment_ids"], *strides["d_output"], *strides["d_input"]),
+    )
+    programs = -(-problem.num_inputs // tile.rows) * tiles
+    return [
+        Step(gather, programs, pointers, numbers, {"R": tile.rows, "C": tile.columns}, tile.warps)
+    ]
+
+
+def workspace_words(problem: SegmentProblem) -> dict[str, int]:
+    """Words of the workspace of a forward, by what they hold."""
+    rows, columns, segments = problem.num_inputs, problem.embedding_dim, problem.num_segments
+    item = DTYPES[problem.element].itemsize
+    parts = choose_segment_tile(item, rows, columns, segments).parts
+    words = {"starts": segments + 1}
+    if not problem.is_sorted:
+        words |= {"order": rows, "keys": rows}
+    if parts > 1:
+        words["parts"] = parts * segments * columns * len(problem.formula.monoid.state)
+    return words
+
+
+def sum_steps(problem: SegmentProblem, strides: dict[str, tuple[int, ...]]) -> list[Step]:
+    """The forward, once unsorted ids are in ``keys`` and the rows' order in ``order``."""
+    rows, columns, segments = problem.num_inputs, problem.embedding_dim, problem.num_segments
+    tile = choose_segment_tile(DTYPES[problem.element].itemsize, rows, columns, segments)
+    tiles = -(-columns // tile.columns)
+    keys, key_stride = ("segment_ids", strides["segment_ids"][0])
+    order: tuple[str, ...] = ()
+    if not problem.is_sorted:
+        keys, key_stride, order = "keys", 1, ("order",)
+    numbers = (rows, segments, key_stride, rows.bit_length())
+    found = [Step(find_starts, -(-(segments + 1) // 128), (keys, "starts"), numbers, {"B": 128}, 4)]
+    shape = (columns, segments, tiles, tile.parts)
+    meta = {"R": tile.rows, "C": tile.columns}
+    programs = segments * tiles
+
+    def step(phase: str, count: int, pointers: tuple[str, ...], steps: tuple[int, ...]) -> Step:
+        kernel = make_sum_kernel(problem.formula, problem.element, bool(order), phase)
+        return Step(kernel, count, pointers, (*shape, *steps), meta, tile.warps)
+
+    reads = ("input", "starts", *order)
+    if tile.parts == 1:
+        both = (*strides["input"], *strides["output"])
+        return [*found, step("all", programs, (*reads, "output"), both)]
+    return [
+        *found,
+        step("part", programs * tile.parts, (*reads, "parts"), strides["input"]),
+        step("join", programs, ("parts", "output"), strides["output"]),
+    ]

@@ -1,0 +1,52 @@
+"""A launch as data: which kernel, how many programs, with which arguments and compiler options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .tiles import WARP
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel of a launch.
+
+    Attributes
+    ----------
+    kernel
+        The jitted function.
+    programs
+        How many run.
+    pointers
+        Names of the operands and of parts of the workspace, in the kernel's order.
+    numbers
+        The arguments that follow them.
+    meta
+        Arguments that are compiled in.
+    warps
+        Warps of 32 threads in a program.
+    scans
+        Whether the kernel scans, which takes many registers.
+    """
+
+    kernel: Any
+    programs: int
+    pointers: tuple[str, ...]
+    numbers: tuple[int | float, ...]
+    meta: Mapping[str, Any]
+    warps: int
+    scans: bool = False
+
+    def options(self, backend: str, lanes: int = WARP) -> dict[str, Any]:
+        """Options of the compiler for ``"cuda"`` or ``"hip"``, with that many lanes in a warp."""
+        warps = max(1, self.warps * WARP // lanes)
+        # Without fusing a product into a sum, results are those of the formulas as written;
+        # Triton's own default differs between its releases.
+        found: dict[str, Any] = {"num_warps": warps, "enable_fp_fusion": False}
+        if backend == "cuda":
+            # Left alone, the assembler spills a few bytes to fit more programs on a core.
+            most = 255 if self.scans else 128
+            found["maxnreg"] = min(most, 2**16 // (WARP * warps))
+        return found

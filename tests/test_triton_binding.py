@@ -1,0 +1,97 @@
+"""No formula is written twice: both compilers get the same code objects."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from cells import OPS
+from pullback.formulas import primitives
+from pullback.formulas.record import functions_of
+from pullback.schedules.numba.elementary import primitives_for
+from pullback.schedules.numba.lanes import traced
+
+pytest.importorskip("triton")
+
+from pullback.schedules.triton.bind import bind, parameters, primitives_of
+from pullback.schedules.triton.primitives import PRIMITIVES
+from triton_cells import launch_of, segment_steps
+
+RECORDS = [(name, ties) for name, op in OPS.items() for ties in op.records]
+
+
+def codes(function) -> dict[str, types.CodeType]:
+    """Code of a function and of the formula functions it calls, by where they stand."""
+    found = {f"{function.__module__}.{function.__qualname__}": function.__code__}
+    for name in function.__code__.co_names:
+        called = function.__globals__.get(name)
+        if isinstance(called, types.FunctionType) and name not in primitives.PRIMITIVES:
+            found |= codes(called)
+    return found
+
+
+def kernels(name: str, ties: str | None) -> list:
+    op = OPS[name]
+    steps = segment_steps(name, "f32") if op.family == "segment" else None
+    return [s.kernel for s in steps or launch_of(name, "f32", ties=ties).steps]
+
+
+@pytest.mark.parametrize(("name", "ties"), RECORDS)
+def test_both_compilers_bind_the_same_functions(name, ties):
+    for function in functions_of(OPS[name].record(ties)):
+        assert bind(function).fn.__code__ is function.__code__
+        assert traced(function, primitives_for("f32")).__code__ is function.__code__
+
+
+@pytest.mark.parametrize(("name", "ties"), RECORDS)
+def test_kernels_call_nothing_but_the_record_and_the_primitives(name, ties):
+    """The globals of a generated kernel lead to the record's code, and to no other formula."""
+    wanted: dict[str, types.CodeType] = {}
+    for function in functions_of(OPS[name].record(ties)):
+        wanted |= codes(function)
+    own = {id(p) for p in PRIMITIVES.values()}
+    reached: dict[str, types.CodeType] = {}
+
+    def follow(function) -> None:
+        for value in function.__globals__.values():
+            code = getattr(getattr(value, "fn", None), "__code__", None)
+            if code is None or id(value) in own or not value.fn.__module__.startswith("pullback.f"):
+                continue
+            reached[f"{value.fn.__module__}.{value.fn.__qualname__}"] = code
+            follow(value.fn)
+
+    for kernel in kernels(name, ties):
+        if "kernels" in kernel.fn.__module__:
+            follow(kernel.fn)
+    assert set(reached) <= set(wanted)
+    for where, code in reached.items():
+        assert code is wanted[where]
+    if functions_of(OPS[name].record(ties)):
+        assert reached
+
+
+def test_every_primitive_has_a_triton_version():
+    assert set(PRIMITIVES) == set(primitives.PRIMITIVES)
+    used = {
+        p
+        for name, ties in RECORDS
+        for f in functions_of(OPS[name].record(ties))
+        for p in primitives_of(f)
+    }
+    assert used <= set(PRIMITIVES)
+
+
+def test_an_unknown_name_is_refused():
+    from dataclasses import replace
+
+    from pullback.formulas.record import RowFormula
+    from pullback.schedules.triton.rows import make_rows_kernel
+
+    def apply(nobody_gives_this):
+        return nobody_gives_this
+
+    shape = replace(launch_of("sum_backward", "f32").shape)
+    with pytest.raises(TypeError, match="nobody_gives_this"):
+        make_rows_kernel("wrong", RowFormula(apply=apply), shape, ("chunk", "chunks"), "end", False)
+    assert parameters(apply) == ("nobody_gives_this",)
