@@ -54,8 +54,19 @@ def test_abi_that_differs():
     known = (3 << 32, 192, 168)
     assert lowering.abi_mismatch(*known) is None
     assert "major version 1" in lowering.abi_mismatch((3 << 32) + 1, *known[1:])
-    assert "api has 144 bytes" in lowering.abi_mismatch(known[0], 144, known[2])
+    assert "api has 64 bytes" in lowering.abi_mismatch(known[0], 64, known[2])
     assert "frame has 160 bytes" in lowering.abi_mismatch(*known[:2], 160)
+
+
+def test_version_in_the_header(tmp_path):
+    assert lowering.header_version(str(tmp_path)) == 0
+    header = tmp_path / "xla" / "ffi" / "api" / "c_api.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("#define XLA_FFI_API_MAJOR 2\n\n#define XLA_FFI_API_MINOR 5\n")
+    assert lowering.header_version(str(tmp_path)) == (5 << 32) + 2
+    assert lowering.ffi_problem() is None
+    version = handler.registry[handler.SEEN_VERSION]
+    assert lowering.header_version(jax.ffi.include_dir()) == version
 
 
 def test_what_xla_says_of_itself_was_noted():
@@ -67,6 +78,7 @@ def test_what_xla_says_of_itself_was_noted():
 
 
 def test_reasons_to_fall_back(monkeypatch):
+    assert lowering.ffi_problem() is None
     again = lowering.ffi_problem.__wrapped__
     with monkeypatch.context() as patch:
         patch.setenv(lowering.FALLBACK, "1")
@@ -78,14 +90,17 @@ def test_reasons_to_fall_back(monkeypatch):
 
         patch.setattr(jax.ffi, "register_ffi_target", refuse)
         assert again() == "XLA refused the handler: another version"
-    with monkeypatch.context() as patch:
-        patch.setattr(jax.ffi, "register_ffi_target", lambda *_, **__: None)
-        patch.setitem(handler.registry, handler.ASKED, 0)
-        assert again() == "XLA did not ask the handler for its metadata"
-    with monkeypatch.context() as patch:
-        patch.setattr(jax.ffi, "register_ffi_target", lambda *_, **__: None)
-        patch.setitem(handler.registry, handler.SEEN_API, 100)
-        assert again() == "XLA's FFI api has 100 bytes, needed are 152"
+    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *_, **__: None)
+    for word, value, reason in (
+        (handler.ASKED, 0, "XLA did not ask the handler for its metadata"),
+        (handler.SEEN_VERSION, 1, "XLA's FFI has major version 1, known is 0"),
+        (handler.SEEN_API, 64, "XLA's FFI api has 64 bytes, needed are 72"),
+    ):
+        notes = handler.registry.copy()
+        notes[word] = value
+        with monkeypatch.context() as patch:
+            patch.setattr(handler, "registry", notes)
+            assert again() == reason
 
 
 class FakeFrame:
@@ -124,7 +139,7 @@ class FakeFrame:
     "change",
     [
         lambda f: f.frame.__setitem__(0, 100),
-        lambda f: f.api.__setitem__(0, 100),
+        lambda f: f.api.__setitem__(0, 64),
         lambda f: f.api.__setitem__(handler.API_VERSION, 1),
         lambda f: f.frame.__setitem__(handler.ARGS_SIZE, 48),
         lambda f: f.frame.__setitem__(handler.RETS_SIZE, 48),

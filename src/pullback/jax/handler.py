@@ -48,11 +48,11 @@ FAILED_PRECONDITION, UNIMPLEMENTED = 9, 12
 
 # What the structs must hold at least, in bytes, for the words above to mean what they say.
 API_MAJOR = 0
-SMALLEST = {"frame": 8 * 21, "api": 8 * 19, "args": 8 * 5, "rets": 8 * 5, "attrs": 8 * 6}
+SMALLEST = {"frame": 8 * 21, "api": 8 * 9, "args": 8 * 5, "rets": 8 * 5, "attrs": 8 * 6}
 _FRAME, _API, _ARGS, _ATTRS = (SMALLEST[k] for k in ("frame", "api", "args", "attrs"))
 
 # The registry: what XLA said of itself when asked for metadata, then slots of (id, address).
-ASKED, SEEN_VERSION, SEEN_API, SEEN_FRAME, SLOT = 0, 1, 2, 3, 4
+ASKED, SEEN_VERSION, SEEN_API, SEEN_FRAME, HEADER_VERSION, SLOT = 0, 1, 2, 3, 4, 5
 SLOTS = 1 << 13
 registry = np.zeros(SLOT + 2 * SLOTS, np.int64)
 
@@ -307,6 +307,8 @@ def _succeeded(api, error):
 
 @_compiled
 def _pool_size(api, context):
+    if _word(api, API_SIZE) < 8 * (NUM_THREADS + 1):
+        return 1  # an API that ends before the pool; jaxlib 0.4.38 says so of a longer one
     answer, arguments = _stack(), _stack()
     _set_word(answer, 0, 1)
     _set_word(arguments, 0, 32)
@@ -466,7 +468,8 @@ def _answer(frame):
         return False
     metadata, api = _word(extension, EXTENSION_METADATA), _word(frame, FRAME_API)
     notes = _registry()
-    version = 0
+    # Some versions of XLA ask without showing their API.
+    version = _word(notes, HEADER_VERSION)
     if api != 0:
         version = _word(api, API_VERSION)
         _set_word(notes, SEEN_API, _word(api, API_SIZE))

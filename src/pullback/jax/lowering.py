@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
+import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,7 +30,7 @@ def abi_mismatch(version: int, api: int, frame: int) -> str | None:
     version
         The API version: major in the low half, minor in the high half.
     api, frame
-        Sizes of the API's table of functions and of a call frame, in bytes.
+        Sizes of the API's table of functions and of a call frame, in bytes; 0 if not said.
     """
     from . import handler
 
@@ -34,9 +38,29 @@ def abi_mismatch(version: int, api: int, frame: int) -> str | None:
     if major != handler.API_MAJOR:
         return f"XLA's FFI has major version {major}, known is {handler.API_MAJOR}"
     for what, size in (("api", api), ("frame", frame)):
-        if size < handler.SMALLEST[what]:
+        if 0 < size < handler.SMALLEST[what]:
             return f"XLA's FFI {what} has {size} bytes, needed are {handler.SMALLEST[what]}"
     return None
+
+
+def jax_ffi() -> Any:
+    """The FFI of this JAX, where it has one."""
+    names = ("jax.ffi", "jax.extend.ffi")  # the second until jax 0.4.38
+    found = [name for name in names if importlib.util.find_spec(name)]
+    return importlib.import_module(found[0]) if found else None
+
+
+def header_version(folder: str) -> int:
+    """The API version in the C header that comes with jaxlib, in the form of the API itself."""
+    try:
+        text = Path(folder, "xla", "ffi", "api", "c_api.h").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    major, minor = (
+        int(found[1]) if (found := re.search(rf"#define XLA_FFI_API_{part} (\d+)", text)) else 0
+        for part in ("MAJOR", "MINOR")
+    )
+    return (minor << 32) + major
 
 
 @cache
@@ -44,21 +68,25 @@ def ffi_problem() -> str | None:
     """Register the handler; why calls must go through a callback instead, or None."""
     if os.environ.get(FALLBACK, "") not in ("", "0"):
         return f"{FALLBACK} is set"
-    if not hasattr(jax, "ffi"):
-        return f"jax {jax.__version__} has no jax.ffi"
+    ffi = jax_ffi()
+    if ffi is None:
+        return f"jax {jax.__version__} has no FFI"
     from . import handler
 
-    capsule = jax.ffi.pycapsule(handler.handler.address)
+    notes = handler.registry
+    notes[handler.HEADER_VERSION] = header_version(ffi.include_dir())
+    # A platform that starts with a handler it refuses does not start at all: start it first.
+    jax.devices("cpu")
     try:
-        jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
-        jax.devices("cpu")  # handlers are handed to XLA when the platform starts
+        ffi.register_ffi_target(TARGET, ffi.pycapsule(handler.handler.address), platform="cpu")
     except Exception as error:
         return f"XLA refused the handler: {error}"
-    notes = handler.registry
     if not notes[handler.ASKED]:
         return "XLA did not ask the handler for its metadata"
     return abi_mismatch(
-        *(int(notes[k]) for k in (handler.SEEN_VERSION, handler.SEEN_API, handler.SEEN_FRAME))
+        int(notes[handler.SEEN_VERSION]),
+        int(notes[handler.SEEN_API]),
+        int(notes[handler.SEEN_FRAME]),
     )
 
 
@@ -79,7 +107,7 @@ def lower_on_cpu(ctx: Any, *operands: Any, pair: Pair, direction: str, outputs: 
     results = list(ctx.avals_out)
     if workspace:
         results.append(jax.core.ShapedArray((workspace,), np.dtype(np.uint8)))
-    rule = jax.ffi.ffi_lowering(TARGET)
+    rule = jax_ffi().ffi_lowering(TARGET)
     return rule(ctx.replace(avals_out=results), *operands, launch=words)[: len(outputs)]
 
 

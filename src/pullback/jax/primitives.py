@@ -37,17 +37,23 @@ def varying_alike(*arrays: Any) -> list[Any]:
     """Arrays that vary over the same mesh axes, as ops inside ``jax.shard_map`` must have them."""
     axes = [_varying(a) for a in arrays]
     everywhere = frozenset().union(*axes)
-    return [
-        jax.lax.pcast(a, tuple(everywhere - own), to="varying") if everywhere - own else a
-        for a, own in zip(arrays, axes, strict=True)
-    ]
+    missing = [tuple(everywhere - own) for own in axes]
+    return [_vary(a, more) if more else a for a, more in zip(arrays, missing, strict=True)]
 
 
 def _varying(array: Any) -> frozenset[Any]:
+    if not hasattr(jax, "typeof"):
+        return frozenset()  # jax before 0.6 does not keep track of it
     aval = jax.typeof(array)
     # The set has been called vma and, since jax 0.10, sits in the type of the manual axes.
     kind = getattr(aval, "manual_axis_type", None)
     return getattr(aval, "vma", frozenset()) if kind is None else kind.varying
+
+
+def _vary(array: Any, axes: tuple[Any, ...]) -> Any:
+    if hasattr(jax.lax, "pcast"):
+        return jax.lax.pcast(array, axes, to="varying")
+    return jax.lax.pvary(array, axes)
 
 
 def _abstract(problem: Any, outputs: Sequence[str], like: Any) -> list[Any]:
