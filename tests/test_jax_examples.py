@@ -1,0 +1,37 @@
+"""The JAX examples run and learn."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_cox_regression(capsys):
+    module = load("cox_regression_jax")
+    losses = module.main(count=5000, steps=5)
+    assert losses[0] > losses[1] > losses[2]
+    assert losses[-1] == pytest.approx(losses[-2], rel=1e-5)
+    features, seen = module.patients(5000)
+    coefficients, _ = module.fit(features, seen, 5)
+    # A standard error is about 1/sqrt(events), 0.02 here.
+    np.testing.assert_allclose(coefficients, module.TRUTH, atol=0.1)
+    assert "one gradient: pullback" in capsys.readouterr().out
+
+
+def test_volume_rendering(capsys):
+    losses = load("volume_rendering_jax").main(rays=64, samples=32, steps=60)
+    assert losses[-1] < losses[0] / 5
+    assert np.all(np.isfinite(losses))
+    assert "one gradient: pullback" in capsys.readouterr().out
