@@ -71,7 +71,7 @@ def shapes(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], object, str]]
             ((2, 3, 4), (1, 2), "merging axes"), ((4, 3, 9), (0, 1), "merging axes"),
             ((2, 0, 3), (0, 1), "empty"), (RANK_64, None, "rank 64"),
         ]  # fmt: skip
-        if element in ("f32", "f64"):
+        if element == "f32":
             many += [((4, 3, 9), (2, 0), "bent axes"), ((2, 3, 2, 3, 2), (0, 2, 4), "bent axes")]
     return many
 
@@ -100,7 +100,7 @@ def value_cells(op: pb.Op, element: str) -> Iterator[tuple[Cell, str, str]]:
             places = [(ROWS, 0), ((14, 9), 0)]
         else:
             places = [(ROWS, -1), (COLUMNS, 0)]
-            if op.family == "reduce" and element in ("f32", "f64"):
+            if op.family == "reduce" and element == "f32":
                 places.append((BENT, (0, 2)))
         for (shape, axis), kind in product(places, KINDS):
             # A row walked from its end is a kernel more; columns are not.

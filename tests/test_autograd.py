@@ -64,7 +64,7 @@ def cells(kind: str) -> list[Cell]:
     if op.family == "scan":
         return [replace(base, axis=a, reverse=r) for a in (0, 1, 2) for r in (False, True)]
     if op.family == "reduce":
-        axes = (0, 1, 2) if kind == "prod" else (0, 2, (0, 2), (1, 2), (0, 1, 2))
+        axes = (0, 1, 2) if kind == "prod" else (0, 1, 2, (0, 1), (1, 2), (0, 1, 2))
         corrections = (0, 1, 2) if kind in ("var", "std") else (1,)
         return [replace(base, axis=a, correction=c) for a in axes for c in corrections]
     if op.family == "lerp":
