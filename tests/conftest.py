@@ -47,3 +47,9 @@ def pytest_terminal_summary(terminalreporter) -> None:
         f"({ops} ops, {elements} dtypes, {directions} directions, {layouts} layouts, "
         f"{edges} edges)"
     )
+
+
+@pytest.fixture(autouse=True)
+def _wide_console(monkeypatch):
+    """Tables as they print into a file; test runners may set a terminal's width for workers."""
+    monkeypatch.delenv("COLUMNS", raising=False)
