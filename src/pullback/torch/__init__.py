@@ -36,6 +36,5 @@ __all__ = ["Patch", "patch", *_FUNCTIONS]
 def __getattr__(name: str) -> Any:
     """The function of a kind that was added to the catalog later."""
     if name in OPS and f"{name}_backward" in OPS:
-        function = globals()[name] = make_function(name)
-        return function
+        return make_function(name)
     raise AttributeError(f"module 'pullback.torch' has no attribute {name!r}")

@@ -122,8 +122,8 @@ class Family:
         """Whether torch means something else here than the kernel computes."""
         return False
 
-    def schema(self, op: Op) -> str:
-        """Signature of the op in torch's library."""
+    def schema(self, op: Op, name: str) -> str:
+        """Signature of the op in torch's library, where it is called ``name``."""
         if op.direction == "forward":
             tensors, results = self.tensors, 1
         else:
@@ -131,7 +131,7 @@ class Family:
         arguments = [f"Tensor {n}" for n in tensors]
         arguments += [f"{kind} {n}" for n, kind in self.parameters_of(op).items()]
         returns = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
-        return f"{op.name}({', '.join(arguments)}) -> {returns}"
+        return f"{name}({', '.join(arguments)}) -> {returns}"
 
     def parameters_of(self, op: Op) -> dict[str, str]:
         """Parameters of one direction."""

@@ -21,14 +21,14 @@ def define(operation: Operation) -> tuple[Any, Any]:
     forward = _define(operation, family.forward, operation.launch, operation.count)
     held = 1 + len(family.saves)
     backward = _define(operation, family.backward, operation.launch_backward, held)
-    _differentiate_forward(operation, forward)
-    _differentiate_backward(operation, backward, held)
+    _differentiate_forward(operation)
+    _differentiate_backward(operation, held)
     return forward, backward
 
 
 def _define(operation: Operation, op: Op, launch: Any, count: int) -> Any:
-    family, name = operation.family, f"pullback::{op.name}"
-    _library.define(family.schema(op), tags=(torch.Tag.pt2_compliant_tag,))
+    family, name = operation.family, operation.names[op.direction]
+    _library.define(family.schema(op, name), tags=(torch.Tag.pt2_compliant_tag,))
 
     def on_cpu(*arguments: Any) -> Any:
         return launch(_hashable(arguments[count:]), *arguments[:count])
@@ -40,10 +40,10 @@ def _define(operation: Operation, op: Op, launch: Any, count: int) -> Any:
         results = family.empty(op, arguments[count:], *arguments[:count])
         return results[0] if len(results) == 1 else results
 
-    _library.impl(op.name, on_cpu, "CPU")
-    _library.impl(op.name, on_cuda, "CUDA")
-    torch.library.register_fake(name, fake, lib=_library)
-    return getattr(torch.ops.pullback, op.name).default
+    _library.impl(name, on_cpu, "CPU")
+    _library.impl(name, on_cuda, "CUDA")
+    torch.library.register_fake(f"pullback::{name}", fake, lib=_library)
+    return getattr(torch.ops.pullback, name).default
 
 
 def _hashable(params: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -51,7 +51,7 @@ def _hashable(params: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(tuple(v) if isinstance(v, list) else v for v in params)
 
 
-def _differentiate_forward(operation: Operation, overload: Any) -> None:
+def _differentiate_forward(operation: Operation) -> None:
     family, count = operation.family, operation.count
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -65,11 +65,11 @@ def _differentiate_forward(operation: Operation, overload: Any) -> None:
         results = result if isinstance(result, tuple) else (result,)
         return (*results, *[None] * (ctx.arguments - len(results)))
 
-    name = f"pullback::{family.forward.name}"
+    name = f"pullback::{operation.names['forward']}"
     torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_library)
 
 
-def _differentiate_backward(operation: Operation, overload: Any, held: int) -> None:
+def _differentiate_backward(operation: Operation, held: int) -> None:
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.params = _hashable(inputs[held:])
         ctx.save_for_backward(*inputs[:held])
@@ -79,5 +79,5 @@ def _differentiate_backward(operation: Operation, overload: Any, held: int) -> N
         grads = operation.pull_twice(ctx.params, tuple(saves), grad, *outer)
         return (*grads, *[None] * len(ctx.params))
 
-    name = f"pullback::{operation.family.backward.name}"
+    name = f"pullback::{operation.names['backward']}"
     torch.library.register_autograd(name, backward, setup_context=setup_context, lib=_library)

@@ -61,12 +61,14 @@ def _functionalizes() -> bool:
 class Operation:
     """One kind of the catalog on torch tensors, differentiable any number of times."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, edition: int = 0) -> None:
         self.kind = kind
         self.family: Family = FAMILIES[find(kind, "forward").family](kind)
         self.counterpart = COUNTERPARTS.get(kind)
         self.count = len(self.family.tensors)
         family = self.family
+        suffix = f"_{edition}" if edition else ""
+        self.names = {op.direction: op.name + suffix for op in (family.forward, family.backward)}
         if isinstance(family, Segment):
             self.launch: Any = _ByFunction(family, family.forward, self._dispatched)
             self.launch_backward: Any = _ByFunction(
@@ -434,12 +436,16 @@ def _over_batch(
     return call.finish(result), call.dim
 
 
-_operations: dict[str, Operation] = {}
+_editions: dict[str, list[Operation]] = {}
 
 
 def operation(kind: str) -> Operation:
     """The operation of a kind, made when it is first asked for."""
-    made = _operations.get(kind)
-    if made is None:
-        made = _operations[kind] = Operation(kind)
-    return made
+    editions = _editions.setdefault(kind, [])
+    # A kind may be taken out of the catalog and put back with another formula; torch forgets none.
+    rows = (find(kind, "forward"), find(kind, "backward"))
+    for made in editions:
+        if (made.family.forward, made.family.backward) == rows:
+            return made
+    editions.append(Operation(kind, len(editions)))
+    return editions[-1]

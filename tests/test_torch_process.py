@@ -1,0 +1,78 @@
+"""pullback.torch in worker processes and in several threads at once."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import pullback as pb
+import pullback.torch as pt
+from torch_ops import KINDS, SIMPLE, Simple, data
+
+# Large enough that the kernels share their rows among threads.
+LARGE = (700, 1200)
+
+
+class Gradients(Dataset):
+    """Items that are made by kernels, in whatever process asks for them."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        x = data(LARGE, seed=index).requires_grad_()
+        return torch.autograd.grad(pt.softmax(x, 1).square().sum(), x)[0][:2]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_dataloader_workers():
+    """Fork after the pool of threads has been used, which leaves a child without them."""
+    items = Gradients()
+    want = torch.stack([items[k] for k in range(len(items))])
+    loader = DataLoader(items, batch_size=2, num_workers=2, multiprocessing_context="fork")
+    assert torch.equal(torch.cat(list(loader)), want)
+
+
+def gradient(simple: Simple, x):
+    x = x.detach().requires_grad_()
+    return torch.autograd.grad(simple.ours(x).square().sum(), x)[0]
+
+
+def test_several_threads_at_once():
+    kinds = [Simple(k) for k in ("cumprod", "var", "softmax", "cummax", "lerp")]
+    inputs = [data(LARGE, seed=k) for k in range(3)]
+    want = [[gradient(s, x) for x in inputs] for s in kinds]
+    wrong, ready = [], threading.Barrier(4)
+
+    def work(turn):
+        ready.wait()
+        for k in range(len(kinds)):
+            s = (k + turn) % len(kinds)
+            for x, expected in zip(inputs, want[s], strict=True):
+                if not torch.equal(gradient(kinds[s], x), expected):
+                    wrong.append(kinds[s].kind)
+
+    threads = [threading.Thread(target=work, args=(t,)) for t in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("simple", SIMPLE, ids=KINDS)
+def test_bytes_do_not_depend_on_threads(simple):
+    if simple.kind == "segment_sum":
+        pytest.skip("three rows are one thread's work")
+    x = data(LARGE)
+    many = simple.ours(x), gradient(simple, x)
+    before = pb.get_num_threads()
+    pb.set_num_threads(1)
+    try:
+        one = simple.ours(x), gradient(simple, x)
+    finally:
+        pb.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(many, one, strict=True))
