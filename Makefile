@@ -4,7 +4,7 @@
 PYTHON ?= python3
 TEST := .venv-test/bin
 BENCH := .venv-bench/bin
-PIP := -m pip --disable-pip-version-check install --quiet
+PIP := -m pip --disable-pip-version-check install -qq
 # Installed by itself and first: left to choose while resolving the rest, pip may take another build.
 TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml | head -n 1)
 
