@@ -5,12 +5,15 @@ Lines marked ``type: ignore`` must be errors: an ignore that is not needed is on
 
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from typing_extensions import assert_type
 
 import pullback as pb
+import pullback.jax as pj
+import pullback.torch as pt
 
 
 def functions(x: NDArray[np.float32], ids: NDArray[np.int64], t: torch.Tensor) -> None:
@@ -48,3 +51,11 @@ def plans(x: Any) -> None:
     plan.run(dy=x, x=x, y=x, dx=x, stream=pb.Stream(threads=1))
     plan.run(dy=x, x=x, y=x)  # type: ignore[call-arg]
     pb.ReduceBackwardDescriptor("max", 4)  # type: ignore[arg-type]
+
+
+def integrations(x: jax.Array, t: torch.Tensor) -> None:
+    assert_type(pj.logcumsumexp(x, axis=0, reverse=True), jax.Array)
+    assert_type(pj.max(x, (0, 1), ties="first"), jax.Array)
+    assert_type(pt.logcumsumexp(t, 0), torch.Tensor)
+    pj.cummax(x, ties="split")  # type: ignore[arg-type]
+    pj.cumsum_backward(x)  # type: ignore[attr-defined]
