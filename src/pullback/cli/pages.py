@@ -229,11 +229,10 @@ def check_page(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
     libraries = machine["libraries"]
     theirs = any("torch_max_ulp" in r for r in results)
-    worst = max((r["max_ulp"] for r in results), default=0.0)
     top = [
         ("pass" if not failed else "FAIL", "this installation"),
         (f"{len(results) - len(failed)} of {len(results)}", "op and dtype pairs passed"),
-        (f"{ulp(worst)} ulp", "largest error"),
+        *(_worst(results, d) for d in dict.fromkeys(r["dtype"] for r in results)),
     ]
     with_torch = f", torch {libraries['torch']}" if theirs and "torch" in libraries else ""
     subtitle = (
@@ -270,6 +269,14 @@ def check_page(report: Mapping[str, Any]) -> str:
         table(columns, [_check_row(r, theirs) for r in results]),
     ]
     return page("pullback check", subtitle, parts)
+
+
+def _worst(results: Sequence[Mapping[str, Any]], dtype: str) -> tuple[str, str]:
+    """The largest error in a dtype, with torch's."""
+    rows = [r for r in results if r["dtype"] == dtype]
+    theirs = [r["torch_max_ulp"] for r in rows if r.get("torch_max_ulp") is not None]
+    beside = f" (torch {ulp(max(theirs))})" if theirs else ""
+    return f"{ulp(max(r['max_ulp'] for r in rows))} ulp", f"largest error in {dtype}{beside}"
 
 
 def _ulps(result: Mapping[str, Any]) -> dict[str, float]:
