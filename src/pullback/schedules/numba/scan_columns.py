@@ -128,7 +128,7 @@ def _one_way(parts: ScanParts, operands: Operands):
 
 
 def _make_prefix_chunk(parts: ScanParts, operands: Operands):
-    """The prefix total of a chunk, and what comes before each of its positions in ``box``."""
+    """The prefix total of a chunk, its states left in scratch; and what comes before each."""
     prefix = parts.prefix
     assert prefix is not None
     lift, combine, identity = prefix.lift, prefix.combine, prefix.identity
@@ -136,12 +136,12 @@ def _make_prefix_chunk(parts: ScanParts, operands: Operands):
     watch_factor = parts.watch_factor
     places = make_places(operands)
     fetch_columns = operands.fetch_columns
-    state_box = stack(LANES * LANES * prefix.size)
 
     @inner
-    def prefix_chunk(p, const, addresses, strides, steps, start, count, column, lanes, seen):
+    def prefix_chunk(
+        p, const, addresses, strides, steps, start, count, column, lanes, states, seen
+    ):
         extent = word(p, EXTENT)
-        states = state_box()
         if count < LANES:
             for k in range(LANES):
                 write(states + k * VECTOR_BYTES, APART, identity())
@@ -152,7 +152,7 @@ def _make_prefix_chunk(parts: ScanParts, operands: Operands):
             lifted = lift(counting(start + k, 0), const, full, no_vectors(), no_vectors())
             write(states + k * VECTOR_BYTES, APART, lifted)
         scan_states(states, APART)
-        return read(states + (LANES - 1) * VECTOR_BYTES, APART), seen, states
+        return read(states + (LANES - 1) * VECTOR_BYTES, APART), seen
 
     @inner
     def keep_before(states, before, box):
@@ -189,10 +189,11 @@ def _both_ways(parts: ScanParts, operands: Operands):
     p_chunk_scratch = stack((CHUNKS + 1) * WIDEST_SCAN_TILE * p_size)
     known_scratch = stack(LANES * LANES * (1 + p_size))
     single_scratch = stack(WIDEST_SCAN_TILE * p_size)
+    state_scratch = stack(LANES * LANES * p_size)
     row_of_chunks = PITCH * p_size
 
     @inner
-    def prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen):
+    def prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, states, seen):
         """Carries of the block's own prefix into each chunk, and after the last."""
         first, stop = b * SCAN_BLOCK, min((b + 1) * SCAN_BLOCK, word(p, EXTENT))
         for c in range(0, width, LANES):
@@ -202,8 +203,8 @@ def _both_ways(parts: ScanParts, operands: Operands):
             count = min(LANES, stop - start)
             for c in range(0, width, LANES):
                 lanes = min(LANES, width - c)
-                total, seen, _ = prefix_chunk(
-                    p, const, addresses, strides, steps, start, count, left + c, lanes, seen
+                total, seen = prefix_chunk(
+                    p, const, addresses, strides, steps, start, count, left + c, lanes, states, seen
                 )
                 carried = p_combine(p_read(here + 8 * c, PITCH), total)
                 p_write(here + row_of_chunks + 8 * c, PITCH, carried)
@@ -213,7 +214,7 @@ def _both_ways(parts: ScanParts, operands: Operands):
     def scan_tile(p, const, addresses, strides, steps, left, width, outer):
         extent, blocks = word(p, EXTENT), word(p, BLOCKS)
         block_box, chunk_box, p_chunks = block_scratch(), chunk_scratch(), p_chunk_scratch()
-        known_box = known_scratch()
+        known_box, states = known_scratch(), state_scratch()
         # Row b of the kept carries: for each component a plane of whole tiles. A single block
         # has none to keep, and its carry is read from the stack.
         plane = word(p, TILES) * word(p, TILE) * 8
@@ -225,7 +226,9 @@ def _both_ways(parts: ScanParts, operands: Operands):
             write(block_box + 8 * c, PITCH, identity())
             p_write(kept + 8 * c, plane, p_identity())
         for b in range(blocks - 1):
-            seen = prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen)
+            seen = prefix_block(
+                p, const, addresses, strides, steps, left, width, b, p_chunks, states, seen
+            )
             row = kept + b * p_size * plane
             for c in range(0, width, LANES):
                 total = p_read(p_chunks + CHUNKS * row_of_chunks + 8 * c, PITCH)
@@ -234,7 +237,9 @@ def _both_ways(parts: ScanParts, operands: Operands):
         for back in range(blocks):
             b = blocks - 1 - back
             row = kept + b * p_size * plane
-            seen = prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen)
+            seen = prefix_block(
+                p, const, addresses, strides, steps, left, width, b, p_chunks, states, seen
+            )
             for c in range(0, width, LANES):
                 write(chunk_box + 8 * c, PITCH, identity())
             first = b * SCAN_BLOCK
@@ -250,8 +255,18 @@ def _both_ways(parts: ScanParts, operands: Operands):
                         p_read(p_chunks + chunk * row_of_chunks + 8 * c, PITCH),
                     )
                     seen = watch_carry(seen, p_before)
-                    _, seen, states = prefix_chunk(
-                        p, const, addresses, strides, steps, start, count, left + c, lanes, seen
+                    _, seen = prefix_chunk(
+                        p,
+                        const,
+                        addresses,
+                        strides,
+                        steps,
+                        start,
+                        count,
+                        left + c,
+                        lanes,
+                        states,
+                        seen,
                     )
                     keep_before(states, p_before, known_box + APART)
                     carried = read(chunk_box + 8 * c, PITCH)
