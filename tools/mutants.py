@@ -55,8 +55,8 @@ FAULTS = (
     Fault(
         "write past the end",
         "schedules/numba/rows.py",
-        "put_outputs(p, addresses, strides, whole, stop - whole, values)",
-        "put_outputs(p, addresses, strides, whole, stop - whole + 1, values)",
+        "put_outputs(p, addresses, strides, start, count, values)",
+        "put_outputs(p, addresses, strides, start, min(count + 1, LANES), values)",
         "test_extents.py::test_row_equals_the_oracle[softmax_backward-f64]",
     ),
     Fault(
