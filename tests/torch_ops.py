@@ -38,7 +38,8 @@ def _norm(x, dim=None, keepdim=False):
     return torch.linalg.vector_norm(x, 2, dim, keepdim)
 
 
-def _prod(x, dim=None, keepdim=False):
+def _prod(x, dim=None, keepdim=False, dtype=None):
+    x = x if dtype is None else x.to(dtype)
     dims = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
     for d in sorted([d % x.dim() for d in dims], reverse=True) if x.dim() else ():
         x = torch.prod(x, d, keepdim)
@@ -80,7 +81,8 @@ class Simple:
             return of(x, x.flip(0) * 2, WEIGHT)
         if self.kind == "segment_sum":
             return of(x, IDS, SEGMENTS)
-        return values(of(x, 1))
+        result = of(x, 1)
+        return result[0] if self.kind in WITH_INDICES else result
 
     def ours(self, x: Tensor) -> Tensor:
         return self._run(function(self.kind), x)

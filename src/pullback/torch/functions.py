@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
+from torch.overrides import handle_torch_function
 
 from .counterparts import Counterpart
 from .docstrings import docstring
-from .families import Lerp, Reduction, Scan, Segment, Softmax
+from .families import Family, Lerp, Reduction, Scan, Segment, Softmax
 from .operations import Operation, operation
 from .positions import positions
 
@@ -74,6 +77,13 @@ def run_lerp(operation: Operation, input: Tensor, end: Tensor, weight: Any) -> A
     return operation((float(weight),), input, end)
 
 
+def traced(function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """A call that torch.fx writes down, as one of ``function`` with what its caller was given."""
+    arguments = {name: given[name] for name in inspect.signature(function).parameters}
+    tensors = [a for a in arguments.values() if isinstance(a, (Proxy, Tensor))]
+    return handle_torch_function(function, tensors, **arguments)
+
+
 def _signature(operation: Operation, torch_has: Counterpart) -> tuple[str, str]:
     """Parameters and body of a function."""
     family = operation.family
@@ -113,6 +123,12 @@ def _signature(operation: Operation, torch_has: Counterpart) -> tuple[str, str]:
     )
 
 
+def _operands(family: Family) -> tuple[str, ...]:
+    """Names of a function's arguments that are tensors."""
+    second = {Lerp: ("end",), Segment: ("segment_ids",)}
+    return ("input", *second.get(type(family), ()))
+
+
 def make_function(kind: str) -> Callable[..., Any]:
     """The function of a kind, with torch's name and arguments where torch has it."""
     which = operation(kind)
@@ -121,8 +137,14 @@ def make_function(kind: str) -> Callable[..., Any]:
     parameters, body = _signature(which, torch_has)
     made: dict[str, Any] = {}
     # A closure, not a global of its own: torch.compile looks globals up in this module.
+    proxies = " or ".join(f"isinstance({n}, Proxy)" for n in _operands(which.family))
     source = (
-        f"def make(operation):\n    def {name}({parameters}):\n        {body}\n    return {name}"
+        f"def make(operation):\n"
+        f"    def {name}({parameters}):\n"
+        f"        if {proxies}:\n"
+        f"            return traced({name}, locals())\n"
+        f"        {body}\n"
+        f"    return {name}"
     )
     exec(source, globals(), made)
     function: Callable[..., Any] = made["make"](which)

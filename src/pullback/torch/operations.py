@@ -16,6 +16,7 @@ beyond the four                      derivatives, or memory is not what it seems
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -35,12 +36,13 @@ from torch._subclasses import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import Function
 from torch.compiler import is_compiling
+from torch.overrides import is_tensor_like
 
 from ..catalog import Op, find
 from ..errors import UnsupportedError
 from .counterparts import COUNTERPARTS
 from .families import ELEMENTS, FAMILIES, Family, Parameters, Reduction, Segment
-from .launches import Launcher
+from .launches import Launcher, readable
 from .library import define
 from .positions import positions
 
@@ -171,6 +173,9 @@ class Operation:
 
     def _elsewhere(self, params: Parameters, *tensors: Tensor) -> Any:
         """A call on tensors that are not plain CPU memory, or that a mode wants to see."""
+        for t in tensors:
+            if not is_tensor_like(t):
+                raise TypeError(f"{self.kind}: expected a torch.Tensor, got {type(t).__name__}")
         params = self.family.canonical(params, tensors[0])
         unknown = any(type(t) not in PLAIN and not isinstance(t, _WITHOUT_MEMORY) for t in tensors)
         if unknown or self._is_for_torch(params, tensors):
@@ -302,36 +307,44 @@ class _ByFunction:
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         if any(map(is_legacy_batchedtensor, tensors)):
             return self._dispatched(*tensors, *params)
-        return self._family.by_function(self._op, params, *tensors)
+        return self._family.by_function(self._op, params, *map(readable, tensors))
 
 
 def _make_direct(operation: Operation) -> type[Function]:
-    family, launch = operation.family, operation.launch
-
-    class Direct(Function):
-        """Any family."""
-
-        @staticmethod
-        def forward(ctx: Any, params: Parameters, *tensors: Tensor) -> Tensor:
-            if isinstance(launch, Launcher):
-                y, prepared = launch.run(params, *tensors)
-                ctx.params = prepared.backward_params
-            else:
-                y, ctx.params = launch(params, *tensors), params
-            ctx.save_for_backward(*operation.saved(tensors, y))
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            result = operation.pull(ctx.params, grad, *ctx.saved_tensors)
-            results = result if isinstance(result, tuple) else (result,)
-            return (None, *results, *[None] * (operation.count - len(results)))
-
     if operation.count == 1:
-        Direct.forward = staticmethod(_unary_forward(launch, family.saves))  # type: ignore[method-assign]
-        Direct.backward = staticmethod(_unary_backward(operation))  # type: ignore[method-assign]
-    Direct.__name__ = Direct.__qualname__ = f"Pullback_{operation.kind}"
-    return Direct
+        forward = _unary_forward(operation.launch, operation.family.saves)
+        backward = _unary_backward(operation)
+    else:
+        forward, backward = _forward(operation), _backward(operation)
+    # Made by a call: the node of the graph takes its name when the class is made.
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return types.new_class(
+        f"Pullback_{operation.kind}", (Function,), exec_body=lambda body: body.update(methods)
+    )
+
+
+def _forward(operation: Operation) -> Callable[..., Tensor]:
+    launch = operation.launch
+
+    def forward(ctx: Any, params: Parameters, *tensors: Tensor) -> Tensor:
+        if isinstance(launch, Launcher):
+            y, prepared = launch.run(params, *tensors)
+            ctx.params = prepared.backward_params
+        else:
+            y, ctx.params = launch(params, *tensors), params
+        ctx.save_for_backward(*operation.saved(tensors, y))
+        return y
+
+    return forward
+
+
+def _backward(operation: Operation) -> Callable[..., Any]:
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        result = operation.pull(ctx.params, grad, *ctx.saved_tensors)
+        results = result if isinstance(result, tuple) else (result,)
+        return (None, *results, *[None] * (operation.count - len(results)))
+
+    return backward
 
 
 def _unary_forward(launch: Launcher, saves: tuple[str, ...]) -> Callable[..., Tensor]:

@@ -1,0 +1,55 @@
+"""The torch examples run, learn, and say how long they took; so does the benchmark."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*_torch.py"))
+SMALL = {
+    "cox_regression_torch": {"count": 2000, "steps": 30},
+    "listmle_torch": {"queries": 32, "documents": 40, "steps": 20},
+    "volume_rendering_torch": {"rays": 64, "samples": 48, "steps": 20},
+    "graph_network_torch": {"nodes": 400, "steps": 20},
+}
+
+
+def test_all_are_here():
+    assert [e.stem for e in EXAMPLES] == sorted(SMALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.stem)
+def test_example(example, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(example.parent))
+    spec = importlib.util.spec_from_file_location(example.stem, example)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    first, last = module.main(**SMALL[example.stem])
+    assert last < 0.97 * first
+    shown = capsys.readouterr().out
+    assert shown.count("loss") >= 2
+    assert "pullback" in shown
+    assert "torch" in shown.splitlines()[-1]
+
+
+def test_benchmark(tmp_path):
+    script = ROOT / "benchmarks" / "torch_frontend.py"
+    out = tmp_path / "out.json"
+    size = ["--rows", "64", "--columns", "32", "--rounds", "1", "--json", str(out)]
+    done = subprocess.run(
+        [sys.executable, str(script), *size, "--only", "softmax", "segment_sum", "cummax"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert "softmax" in done.stdout
+    results = json.loads(out.read_text())["results"]
+    assert [row["op"] for row in results] == ["softmax", "segment_sum", "cummax"]
+    assert all(row["pullback"] > 0 and row["torch"] > 0 for row in results)
