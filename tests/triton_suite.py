@@ -14,13 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 import pullback as pb
 import tolerance
 from cell_data import KINDS, operands
 from cells import OPS, Cell, Fenced
 from grid import BENT, COLUMNS, EVERY, OVERFLOWS, ROWS, default, is_defined, shapes, variants
+from pullback.formulas.primitives import NOWHERE
 from pullback.schedules.triton import launch, tiles
+from pullback.schedules.triton.primitives import exp, exponent, ldexp, mantissa
 from pullback.schedules.triton.tiles import Tile
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -137,6 +141,49 @@ def wrong_with(cell: Cell, given, results) -> list[str]:
         argument *= 2  # what x is compared with is another x
     found = (tolerance.failure(cell, r, exact[n], argument) for n, r in results.items())
     return [w for w in found if w]
+
+
+@triton.jit
+def apply_primitives(p_x, p_exp, p_mantissa, p_exponent, p_back, N: tl.constexpr):
+    at = tl.arange(0, N)
+    x = tl.load(p_x + at)
+    tl.store(p_exp + at, exp(x))
+    m, e = mantissa(x), exponent(x)
+    tl.store(p_mantissa + at, m)
+    tl.store(p_exponent + at, e)
+    tl.store(p_back + at, ldexp(m, e))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_primitives(dtype):
+    """exp to 2 ulps, mantissa and exponent exact, over the whole range of the type."""
+    kind = np.finfo(dtype)
+    rng = np.random.default_rng(1)
+    around = 89 if dtype is np.float32 else 710
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, kind.max, kind.tiny, kind.smallest_subnormal]
+    special += [-kind.smallest_subnormal, kind.tiny / 4, -3 * kind.smallest_subnormal]
+    x = rng.uniform(-1.2 * around, 1.02 * around, 2048)
+    x[:512] = rng.standard_normal(512) * 2.0 ** rng.uniform(kind.minexp - 20, kind.maxexp - 3, 512)
+    x[-512:] = rng.standard_normal(512)
+    x[: len(special)] = special
+    x = x.astype(dtype)
+    given = torch.from_numpy(x).to(DEVICE)
+    results = [torch.empty_like(given) for _ in range(4)]
+    apply_primitives[(1,)](given, *results, N=2048, enable_fp_fusion=False)
+    found, m, e, back = (r.cpu().numpy() for r in results)
+    with np.errstate(all="ignore"):
+        exact = np.exp(x.astype(np.longdouble))
+        unit = np.spacing(np.abs(exact).astype(dtype)).astype(np.longdouble)
+        fits = np.isfinite(exact.astype(dtype))
+        assert (np.abs(found[fits] - exact[fits]) <= 2 * unit[fits]).all()
+        assert np.array_equal(found[~fits], exact[~fits].astype(dtype), equal_nan=True)
+    wanted_m, wanted_e = np.frexp(x)
+    assert np.array_equal(m, wanted_m, equal_nan=True)
+    usual = np.isfinite(x) & (x != 0)
+    assert np.array_equal(e[usual], wanted_e[usual])
+    assert (e[~np.isfinite(x)] == 0).all()
+    assert (e[x == 0] == NOWHERE).all()
+    assert np.array_equal(back, x, equal_nan=True)
 
 
 @pytest.mark.parametrize(("name", "element"), [e for e in EVERY if OPS[e[0]].family != "segment"])

@@ -59,8 +59,8 @@ class Walk:
             steps = (unit, *outer, *axis)
             sizes = (self.units, *self.outer, *self.axis)
             span = sum(abs(s) * (n - 1) for s, n in zip(steps, sizes, strict=True))
-            # The last tile computes offsets past the end, which are masked but must not wrap.
-            reach = max(reach, span + 2**14 * max(map(abs, steps), default=0))
+            reach = max(reach, span)
+        # Offsets past the end, in the last tile, may wrap: nothing is read or written there.
         return reach >= _NARROW
 
 

@@ -42,6 +42,8 @@ class Built:
         Bytes of shared memory a program uses.
     loads, stores
         Widest global load and store in bits.
+    binary
+        The machine code: a cubin, or a code object of AMD's.
     """
 
     assembly: str
@@ -50,6 +52,7 @@ class Built:
     shared: int
     loads: int
     stores: int
+    binary: bytes
 
 
 def compile_step(step: Step, element: str, target: GPUTarget, ids: str = "i64") -> Built:
@@ -76,6 +79,7 @@ def compile_step(step: Step, element: str, target: GPUTarget, ids: str = "i64") 
             shared,
             _widest(r"(?:global|buffer)_load_(?:dword(x\d)?|ushort|short_d16\w*)", text),
             _widest(r"(?:global|buffer)_store_(?:dword(x\d)?|short\w*)", text),
+            made.asm["hsaco"],
         )
     text = made.asm["ptx"]
     usage = _resource_usage(made.asm["cubin"])
@@ -86,6 +90,7 @@ def compile_step(step: Step, element: str, target: GPUTarget, ids: str = "i64") 
         shared,
         _widest_ptx("ld.global", text),
         _widest_ptx("st.global", text),
+        made.asm["cubin"],
     )
 
 
@@ -117,10 +122,15 @@ def _widest_ptx(instruction: str, text: str) -> int:
 
 
 def _resource_usage(cubin: bytes) -> str:
+    return cuobjdump(cubin, "--dump-resource-usage")
+
+
+def cuobjdump(cubin: bytes, what: str) -> str:
+    """What NVIDIA's tool, which comes with Triton, says of a cubin."""
     from triton import knobs
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        command = [knobs.nvidia.cuobjdump.path, what, file.name]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout

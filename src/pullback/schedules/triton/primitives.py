@@ -18,6 +18,10 @@ _LN2_LOW = tl.constexpr(-2.12194440e-4)
 _NOWHERE = tl.constexpr(NOWHERE)
 _SMALLEST_NORMAL_32 = tl.constexpr(2.0**-126)
 _SMALLEST_NORMAL_64 = tl.constexpr(2.0**-1022)
+# A float32 near 1.5 * 2**23 holds an integer in its low bits, so that an addition at full speed
+# does the work of a conversion at a quarter of it.
+_SHIFTER = tl.constexpr(12582912.0)
+_SHIFTER_BITS = tl.constexpr(0x4B400000)
 
 
 @triton.jit
@@ -28,7 +32,8 @@ def power_of_two(e):
         result = ((held.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
     else:
         held = tl.minimum(tl.maximum(e, -126.0), 127.0)
-        result = ((held.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
+        bits = (held + (_SHIFTER + 127.0)).to(tl.int32, bitcast=True)
+        result = (bits << 23).to(tl.float32, bitcast=True)
     return result
 
 
@@ -45,7 +50,8 @@ def exponent(v):
         small = tl.abs(v) < _SMALLEST_NORMAL_32
         bits = tl.where(small, v * 2.0**24, v).to(tl.int32, bitcast=True)
         field = (bits >> 23) & 0xFF
-        e = (field - 126 - tl.where(small, 24, 0)).to(tl.float32)
+        counted = (field | _SHIFTER_BITS).to(tl.float32, bitcast=True)
+        e = counted - tl.where(small, _SHIFTER + 150.0, _SHIFTER + 126.0)
         result = tl.where(v == 0, _NOWHERE, tl.where(field == 0xFF, 0.0, e))
     return result
 
@@ -84,18 +90,23 @@ def exp(v):
     if v.dtype == tl.float64:
         result = tl.exp(v)
     else:
-        held = tl.minimum(tl.maximum(v, -104.0), 89.0)
-        k = tl.floor(held * _LOG2_E + 0.5)
-        r = (held - k * _LN2_HIGH) - k * _LN2_LOW
-        p = tl.fma(r, 1.9875691500e-4, 1.3981999507e-3)
-        p = tl.fma(p, r, 8.3334519073e-3)
-        p = tl.fma(p, r, 4.1665795894e-2)
-        p = tl.fma(p, r, 1.6666665459e-1)
-        p = tl.fma(p, r, 5.0000001201e-1)
-        p = tl.fma(p, r * r, r) + 1.0
-        half = tl.floor(k * 0.5)
-        result = (p * power_of_two(half)) * power_of_two(k - half)
-        result = tl.where(v == v, result, v)
+        held = tl.maximum(v, -104.0, propagate_nan=tl.PropagateNan.ALL)
+        held = tl.minimum(held, 89.0, propagate_nan=tl.PropagateNan.ALL)
+        shifted = tl.fma(held, _LOG2_E, _SHIFTER)
+        k = shifted - _SHIFTER
+        r = tl.fma(k, -_LN2_LOW, tl.fma(k, -_LN2_HIGH, held))
+        # A minimax fit on |r| <= ln2 / 2, good to 2**-28.
+        p = tl.fma(r, 0.0013814186677336693, 0.008368922397494316)
+        p = tl.fma(p, r, 0.04166840761899948)
+        p = tl.fma(p, r, 0.1666651964187622)
+        p = tl.fma(p, r, 0.4999999403953552)
+        p = tl.fma(tl.fma(p, r, 1.0), r, 1.0)
+        # Two factors, so that a subnormal result is rounded once.
+        whole = shifted.to(tl.int32, bitcast=True) - _SHIFTER_BITS
+        half = whole >> 1
+        first = ((half << 23) + (127 << 23)).to(tl.float32, bitcast=True)
+        second = (((whole - half) << 23) + (127 << 23)).to(tl.float32, bitcast=True)
+        result = (p * first) * second
     return result
 
 
