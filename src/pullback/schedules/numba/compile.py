@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numba
 from numba.core import caching, sigutils
@@ -150,6 +151,20 @@ class _KernelCache(caching.FunctionCache):
                 super().save_overload(sig, data)
             except Exception:
                 return
+
+
+def native(signature: str) -> Callable[[Callable], Any]:
+    """Compile a function that Python calls with the GIL released, or load it."""
+
+    def compile_function(function: Callable) -> Any:
+        dispatcher = numba.njit(nogil=True)(function)
+        with contextlib.suppress(RuntimeError, OSError, AttributeError):
+            dispatcher._cache = _KernelCache(function, function.__name__)
+        dispatcher.compile(signature)
+        dispatcher.disable_compile()
+        return dispatcher
+
+    return compile_function
 
 
 class Kernel:

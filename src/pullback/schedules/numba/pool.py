@@ -13,9 +13,10 @@ import threading
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from .compile import native
 from .lanes import I64
 
 # Traffic below this many bytes is not worth waking a thread for (a dispatch costs 3-5
@@ -46,13 +47,13 @@ def _fetch_add(context, address, value):
     return types.int64(types.int64, types.int64), codegen
 
 
-@njit("void(int64, int64, int64)", nogil=True)
+@native("void(int64, int64, int64)")
 def run_serial(function, p, units):
     """All units on the calling thread."""
     _call(function, p, 0, units)
 
 
-@njit("int64(int64, int64, int64, int64, int64)", nogil=True)
+@native("int64(int64, int64, int64, int64, int64)")
 def _work(job, function, p, units, chunk):
     """Claim and run chunks until none is left; 1 if this call finished the last one."""
     chunks = (units + chunk - 1) // chunk
