@@ -7,12 +7,14 @@ Which of the two a kernel is built for is a compile key.
 
 from __future__ import annotations
 
+from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .edges import Edge
 from .jit import inner
-from .lanes import I64, LANES
+from .lanes import I32, I64, LANES
 from .memory import (
     AXIS,
     AXIS_RANK,
@@ -178,11 +180,11 @@ class Operands:
         self.strides = _each_operand("strides", "p", "axis_stride(p, {o})", everything, tools)
         self.fetch_rows = self._row_fetch()
         self.store_rows = self._row_store()
-        # For columns: where position i of the axis begins, and lanes across columns.
-        self.positions = _each_operand(
-            "positions",
-            "p, addresses, index",
-            "addresses[{o}] + axis_offset(p, {o}, index)",
+        # For columns: where a position of the (straight) axis begins, and lanes across columns.
+        self.places = _each_operand(
+            "places",
+            "addresses, strides, index",
+            "addresses[{o}] + index * strides[{o}]",
             everything,
             tools,
         )
@@ -269,6 +271,27 @@ class Operands:
             return types.void(addresses, types.int64, values), codegen
 
         return stream
+
+    def prefetch(self):
+        """Ask for the cache lines of packed full operands that will be read soon."""
+        edge = self.edge
+        full_at = self.full_at if self.packed else ()
+
+        @intrinsic
+        def ask(context, addresses, index):
+            def codegen(ctx, builder, sig, args):
+                bases = unpack(builder, args[0])
+                byte = ir.IntType(8).as_pointer()
+                kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+                ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+                for o in full_at:
+                    place = builder.add(bases[o], builder.mul(args[1], I64(edge.item)))
+                    builder.call(ask, [builder.inttoptr(place, byte), I32(0), I32(3), I32(1)])
+                return ctx.get_dummy_value()
+
+            return types.void(addresses, types.int64), codegen
+
+        return ask
 
     def fetch_one(self, operand: int):
         """``fetch`` of a single full operand, for a position of its own."""

@@ -7,18 +7,22 @@ that the rows schedule would have used, so every column is folded in the same or
 from __future__ import annotations
 
 from ...formulas.record import RowFormula
-from .access import Operands, constants
+from .access import Operands, constants, fence
 from .bind import BoundPass, per_element, per_row
 from .elementary import primitives_for
 from .jit import inner
 from .lanes import LANES
-from .memory import BLOCKS, COLUMNS, EXTENT, TILE, TILES, word
+from .memory import BLOCKS, COLUMNS, EXTENT, STREAMED, TILE, TILES, word
 from .rows import BLOCK
 from .vectors import counting, no_vectors, stack, tuple_intrinsics
 
-# Columns per tile at most: 8 lanes of 512 accumulators are 32 KB.
-WIDEST_TILE = 512
+# Columns per tile at most: wide enough that memory is read in long runs. Of 512, 1024 and 2048
+# columns, 1024 were fastest at 4096 x 4096.
+WIDEST_TILE = 1024
 PITCH = 8 * WIDEST_TILE
+# Rows folded at a time, so that an accumulator is loaded and stored once for several rows of its
+# lane. More streams than this, over all operands, are more than the prefetcher follows.
+STREAMS = 32
 
 
 def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
@@ -30,7 +34,9 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
     if fold is None:
 
         @inner
-        def tile_prepare(p, const, addresses, steps, left, width, known_box, lanes_box, total_box):
+        def tile_prepare(
+            p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box
+        ):
             for c in range(0, width, LANES):
                 count = min(LANES, width - c)
                 row = fetch_row_columns(p, addresses, steps, left + c, count)
@@ -41,9 +47,12 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
 
     lift, combine, identity = fold.lift, fold.combine, fold.identity
     read, write = fold.read, fold.write
-    positions, fetch_columns = operands.positions, operands.fetch_columns
+    fetch_columns, places, prefetch = operands.fetch_columns, operands.places, operands.prefetch()
     # Within a lane the components of a state lie one lane-set apart.
     apart = LANES * PITCH
+    rows = max(LANES, STREAMS // max(1, len(operands.full)) // LANES * LANES)
+    # Vectors that share a cache line are folded one after the other.
+    line = max(1, 64 // (LANES * operands.edge.item))
 
     @inner
     def fold_lanes(lanes_box, c):
@@ -56,27 +65,56 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
         return read(at, apart)
 
     @inner
-    def tile_pass(p, const, addresses, steps, left, width, known_box, lanes_box, total_box):
+    def fold_lane(
+        p, const, addresses, strides, steps, left, c, count, first, stop, known_box, lane_box
+    ):
+        """Every eighth row of [first, stop) into one accumulator."""
+        row = fetch_row_columns(p, addresses, steps, left + c, count)
+        known = read_known(known_box + 8 * c, PITCH)
+        state = read(lane_box + 8 * c, apart)
+        for i in range(first, stop, LANES):
+            at = places(addresses, strides, i)
+            full = fetch_columns(p, at, steps, left + c, count)
+            prefetch(places(addresses, strides, i + rows), left + c)
+            state = combine(state, lift(counting(i, 0), const, full, row, known))
+        write(lane_box + 8 * c, apart, state)
+
+    @inner
+    def fold_rows(
+        p, const, addresses, strides, steps, left, width, first, stop, known_box, lanes_box
+    ):
+        whole = width // LANES * LANES
+        for start in range(0, whole, line * LANES):
+            for lane in range(min(LANES, stop - first)):
+                for c in range(start, min(start + line * LANES, whole), LANES):
+                    fold_lane(
+                        p, const, addresses, strides, steps, left, c, LANES, first + lane, stop,
+                        known_box, lanes_box + lane * PITCH,
+                    )  # fmt: skip
+        if whole < width:
+            for lane in range(min(LANES, stop - first)):
+                fold_lane(
+                    p, const, addresses, strides, steps, left, whole, width - whole, first + lane,
+                    stop, known_box, lanes_box + lane * PITCH,
+                )  # fmt: skip
+
+    @inner
+    def tile_pass(
+        p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box
+    ):
         extent = word(p, EXTENT)
         for c in range(0, width, LANES):
             write(total_box + 8 * c, PITCH, identity())
         for b in range(word(p, BLOCKS)):
-            start = b * BLOCK
+            start, stop = b * BLOCK, min((b + 1) * BLOCK, extent)
             for lane in range(LANES):
                 for c in range(0, width, LANES):
                     write(lanes_box + lane * PITCH + 8 * c, apart, identity())
-            for i in range(start, min(start + BLOCK, extent)):
-                at = positions(p, addresses, i)
-                lane_box = lanes_box + (i & (LANES - 1)) * PITCH
-                index = counting(i, 0)
-                for c in range(0, width, LANES):
-                    count = min(LANES, width - c)
-                    full = fetch_columns(p, at, steps, left + c, count)
-                    row = fetch_row_columns(p, at, steps, left + c, count)
-                    known = read_known(known_box + 8 * c, PITCH)
-                    state = read(lane_box + 8 * c, apart)
-                    state = combine(state, lift(index, const, full, row, known))
-                    write(lane_box + 8 * c, apart, state)
+            for first in range(start, stop, rows):
+                fold_rows(
+                    p, const, addresses, strides, steps, left, width, first,
+                    min(first + rows, stop), known_box, lanes_box,
+                )  # fmt: skip
             for c in range(0, width, LANES):
                 total = read(total_box + 8 * c, PITCH)
                 write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c)))
@@ -94,9 +132,9 @@ def _chain(before, after):
     """Run one pass and then the next."""
 
     @inner
-    def both(p, const, addresses, steps, left, width, known_box, lanes_box, total_box):
-        before(p, const, addresses, steps, left, width, known_box, lanes_box, total_box)
-        after(p, const, addresses, steps, left, width, known_box, lanes_box, total_box)
+    def both(p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box):
+        before(p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box)
+        after(p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box)
 
     return both
 
@@ -105,7 +143,7 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over tiles of columns."""
 
     @inner
-    def summary(p, const, addresses, steps, left, width, known_box, lanes_box, total_box):
+    def summary(p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box):
         pass
 
     known: tuple[str, ...] = ("",)
@@ -119,19 +157,22 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     known_scratch = stack(len(known) * WIDEST_TILE)
     lanes_scratch = stack(largest * LANES * WIDEST_TILE)
     total_scratch = stack(largest * WIDEST_TILE)
-    all_addresses, column_strides = operands.addresses, operands.column_strides
+    all_addresses, axis_strides = operands.addresses, operands.strides
+    column_strides = operands.column_strides
 
     def kernel(p, begin, end):
         const = constants(p)
-        steps = column_strides(p)
+        strides, steps = axis_strides(p), column_strides(p)
         tile, tiles, columns = word(p, TILE), word(p, TILES), word(p, COLUMNS)
         known_box, lanes_box, total_box = known_scratch(), lanes_scratch(), total_scratch()
         for unit in range(begin, end):
             addresses = all_addresses(p, unit // tiles)
             left = unit % tiles * tile
             width = min(tile, columns - left)
-            summary(p, const, addresses, steps, left, width, known_box, lanes_box, total_box)
-            write_out(p, const, addresses, steps, left, width, known_box)
+            summary(
+                p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box
+            )
+            write_out(p, const, addresses, strides, steps, left, width, known_box)
 
     return kernel
 
@@ -145,7 +186,7 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
         finish = per_row(formula.finish, element, operands.row, known, (), outputs)
 
         @inner
-        def finish_tile(p, const, addresses, steps, left, width, known_box):
+        def finish_tile(p, const, addresses, strides, steps, left, width, known_box):
             for c in range(0, width, LANES):
                 count = min(LANES, width - c)
                 row = fetch_row_columns(p, addresses, steps, left + c, count)
@@ -158,19 +199,62 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
     apply = per_element(
         formula.apply, primitives_for(element), operands.full, operands.row, known, outputs
     )
-    positions, fetch_columns = operands.positions, operands.fetch_columns
+    places, fetch_columns = operands.places, operands.fetch_columns
 
     @inner
-    def apply_tile(p, const, addresses, steps, left, width, known_box):
-        for i in range(word(p, EXTENT)):
-            at = positions(p, addresses, i)
-            index = counting(i, 0)
-            for c in range(0, width, LANES):
-                count = min(LANES, width - c)
-                full = fetch_columns(p, at, steps, left + c, count)
-                row = fetch_row_columns(p, at, steps, left + c, count)
-                found = read_known(known_box + 8 * c, PITCH)
-                values = apply(index, const, full, row, found)
-                put_columns(p, at, steps, left + c, count, values)
+    def apply_some(p, const, at, steps, left, c, count, index, known_box):
+        full = fetch_columns(p, at, steps, left + c, count)
+        row = fetch_row_columns(p, at, steps, left + c, count)
+        return apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
 
-    return apply_tile
+    @inner
+    def put_some(p, const, at, steps, left, c, count, index, known_box):
+        values = apply_some(p, const, at, steps, left, c, count, index, known_box)
+        put_columns(p, at, steps, left + c, count, values)
+
+    @inner
+    def apply_tile(p, const, addresses, strides, steps, left, width, known_box):
+        whole = width // LANES * LANES
+        for i in range(word(p, EXTENT)):
+            at = places(addresses, strides, i)
+            index = counting(i, 0)
+            for c in range(0, whole, LANES):
+                put_some(p, const, at, steps, left, c, LANES, index, known_box)
+            if whole < width:
+                put_some(p, const, at, steps, left, whole, width - whole, index, known_box)
+
+    if not operands.packed:
+        return apply_tile
+    prefetch = operands.prefetch()
+    stream, item = operands.stream_outputs(), operands.edge.item
+    one, other = operands.output_at[0], operands.output_at[-1]
+
+    @inner
+    def stream_tile(p, const, addresses, strides, steps, left, width, known_box):
+        for i in range(word(p, EXTENT)):
+            at = places(addresses, strides, i)
+            index = counting(i, 0)
+            below = places(addresses, strides, i + 1)
+            ahead = min(-(at[one] // item + left) % LANES, width)
+            whole = ahead + (width - ahead) // LANES * LANES
+            if ahead > 0:
+                put_some(p, const, at, steps, left, 0, ahead, index, known_box)
+            for c in range(ahead, whole, LANES):
+                prefetch(below, left + c)
+                values = apply_some(p, const, at, steps, left, c, LANES, index, known_box)
+                stream(at, left + c, values)
+            if whole < width:
+                put_some(p, const, at, steps, left, whole, width - whole, index, known_box)
+        fence()
+
+    @inner
+    def apply_or_stream(p, const, addresses, strides, steps, left, width, known_box):
+        vector = LANES * item
+        alike = addresses[one] % vector == addresses[other] % vector
+        alike = alike and (strides[one] - strides[other]) % vector == 0
+        if word(p, STREAMED) != 0 and alike:
+            stream_tile(p, const, addresses, strides, steps, left, width, known_box)
+        else:
+            apply_tile(p, const, addresses, strides, steps, left, width, known_box)
+
+    return apply_or_stream

@@ -30,6 +30,9 @@ from .rows import BLOCK, is_pointwise, make_rows_kernel
 from .scan_columns import WIDEST_SCAN_TILE, make_scan_columns_kernel
 from .scan_parts import SCAN_BLOCK
 from .scan_rows import (
+    make_back_parts_kernel,
+    make_back_totals_kernel,
+    make_prefix_totals_kernel,
     make_scan_parts_kernel,
     make_scan_rows_kernel,
     make_scan_totals_kernel,
@@ -44,6 +47,12 @@ STREAM_BYTES = 24 << 20
 # Rows are cut over threads only where they are few and long.
 MOST_CUT_ROWS = 64
 LEAST_CUT_BLOCKS = 8
+# The steps of a two-way scan over rows that are cut.
+TWO_WAY_PARTS = {
+    "prefix-totals": make_prefix_totals_kernel,
+    "back-totals": make_back_totals_kernel,
+    "back-parts": make_back_parts_kernel,
+}
 
 
 @dataclass
@@ -195,9 +204,13 @@ def kernel_for(key: KernelKey, role: str) -> Kernel:
             return make_scan_totals_kernel(formula, element, operands)
         if role == "parts":
             return make_scan_parts_kernel(formula, element, operands)
+        plain = role.startswith("plain")
+        for part, make_part in TWO_WAY_PARTS.items():
+            if role.endswith(part):
+                return make_part(formula, element, operands, plain)
         if schedule.endswith("columns"):
-            return make_scan_columns_kernel(formula, element, operands, role == "plain")
-        return make_scan_rows_kernel(formula, element, operands, role == "plain")
+            return make_scan_columns_kernel(formula, element, operands, plain)
+        return make_scan_rows_kernel(formula, element, operands, plain)
 
     outputs = "".join(key.op.outputs[w] for w in key.written)
     # Operands by name: a kernel is compiled for their number and order.
@@ -341,7 +354,6 @@ class Launch:
     def _worth_cutting(self, problem: Problem, layout: Layout, threads: int) -> bool:
         """Whether threads should share rows: few rows, that do not even out, of many blocks."""
         rows, blocks = int(self._template[0]), blocks_of(problem)
-        one_way = isinstance(problem.formula, RowFormula) or problem.formula.prefix is None
         return (
             threads > 1
             and rows < 2 * threads
@@ -350,13 +362,20 @@ class Launch:
             and blocks >= LEAST_CUT_BLOCKS
             and self.traffic >= 2 * pool.SERIAL_BYTES
             and not layout.columns
-            and one_way
             and not (isinstance(problem.formula, RowFormula) and is_pointwise(problem.formula))
         )
 
     def _cut(self, formula: RowFormula | ScanFormula, threads: int) -> None:
         rows, blocks = int(self._template[0]), int(self._template[2])
         self._template[PARTS] = threads
+        if isinstance(formula, ScanFormula) and formula.prefix:
+            plain = any(phase.only_if_strained for phase in self.phases)
+            self.phases_in_place = self._two_way_parts("whole", threads)
+            self.phases = self.phases_in_place
+            if plain:
+                again = self._two_way_parts("whole", threads, only_if_strained=True)
+                self.phases = self._two_way_parts("plain", threads) + again
+            return
         if isinstance(formula, ScanFormula):
             counted = min(blocks, (threads - 1) * -(-blocks // threads))
             self.phases = [
@@ -373,6 +392,14 @@ class Launch:
             self.phases.append(Phase(self.key, f"stage{len(formula.passes)}", last))
         self.phases_in_place = self.phases
 
+    def _two_way_parts(self, form: str, threads: int, only_if_strained=False) -> list[Phase]:
+        rows, blocks = int(self._template[0]), int(self._template[2])
+        units = (rows * blocks, rows * threads, rows * threads)
+        return [
+            Phase(self.key, f"{form}-{part}", count, only_if_strained)
+            for part, count in zip(TWO_WAY_PARTS, units, strict=True)
+        ]
+
     @staticmethod
     def _tile(columns: int, units: int, threads: int, scan: bool) -> int:
         """Columns per tile: wide, but enough tiles that every thread has some."""
@@ -387,9 +414,12 @@ class Launch:
         formula = problem.formula
         if blocks < 2:
             return 0
+        cut = rows <= 2 * MOST_CUT_ROWS and blocks >= LEAST_CUT_BLOCKS
         if isinstance(formula, ScanFormula) and formula.prefix:
-            return rows * blocks * len(formula.prefix.state) * 8
-        if rows > 2 * MOST_CUT_ROWS or blocks < LEAST_CUT_BLOCKS:
+            carries = len(formula.prefix.state)
+            behind = carries + len(formula.monoid.state) if cut else 0
+            return rows * blocks * (carries + behind) * 8
+        if not cut:
             return 0
         monoids = [formula.monoid] if isinstance(formula, ScanFormula) else _monoids(formula)
         return rows * blocks * sum(len(m.state) for m in monoids) * 8

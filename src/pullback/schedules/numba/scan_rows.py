@@ -12,15 +12,16 @@ from ...formulas.record import ScanFormula
 from .access import Operands, constants
 from .jit import inner
 from .lanes import LANES
-from .memory import BLOCKS, EXTENT, PARTS, SCRATCH, STRAINED, set_word, word
+from .memory import BLOCKS, EXTENT, PARTS, SCRATCH, STRAINED, UNITS, set_word, word
 from .scan_parts import SCAN_BLOCK, ScanParts
-from .vectors import counting, first_lanes, last_lanes, no_vectors, stack, tuple_intrinsics
+from .vectors import concatenate, counting, first_lanes, last_lanes, no_vectors, stack
 from .watch import nothing_seen, was_moderate
 
 VECTOR_BYTES = 8 * LANES
-# What comes before every position of a block: one plane for each component of the prefix, behind a
-# plane that stands for the empty first known value.
-PLANE = 8 * SCAN_BLOCK
+# Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
+GROUP = 16
+# What comes before every position of a group: one plane for each component of the prefix.
+PLANE = 8 * SCAN_BLOCK * GROUP
 
 
 class RowScan:
@@ -152,12 +153,12 @@ class RowScan:
             whole = first + (stop - first) // LANES * LANES
             carried = identity()
             for start in range(first, whole, LANES):
-                at = planes + PLANE + (start - first) * 8
+                at = planes + (start - first) * 8
                 carried, seen = prefix_chunk(
                     p, const, row, addresses, strides, start, LANES, block_carry, carried, at, seen
                 )
             if whole < stop:
-                at = planes + PLANE + (whole - first) * 8
+                at = planes + (whole - first) * 8
                 carried, seen = prefix_chunk(
                     p, const, row, addresses, strides, whole, stop - whole, block_carry, carried,
                     at, seen,
@@ -166,12 +167,12 @@ class RowScan:
 
         return prefix_block
 
-    def back_block(self):
+    def back_block(self, writes: bool):
         """One block of a two-way scan from its end, the prefix being known."""
         parts = self.parts
-        scan_chunk = self.chunk_scan(not self.flipped, writes=True)
+        scan_chunk = self.chunk_scan(not self.flipped, writes)
         combine, identity, watch_carry = parts.fold.combine, parts.fold.identity, parts.watch_carry
-        read_known = tuple_intrinsics(parts.known_size)[0]
+        read, behind_nothing = parts.prefix.read, concatenate(1, parts.prefix.size)
 
         @inner
         def back_block(p, const, row, addresses, strides, b, block_carry, planes, seen):
@@ -180,7 +181,8 @@ class RowScan:
             whole = first + (stop - first) // LANES * LANES
             carried = identity()
             if whole < stop:
-                known = read_known(planes + (whole - first) * 8, PLANE)
+                before = read(planes + (whole - first) * 8, PLANE)
+                known = behind_nothing(no_vectors(), before)
                 total = scan_chunk(
                     p, const, row, addresses, strides, whole, stop - whole, known, block_carry,
                     carried,
@@ -188,7 +190,8 @@ class RowScan:
                 carried = combine(carried, total)
             for back in range((whole - first) // LANES):
                 start = whole - (back + 1) * LANES
-                known = read_known(planes + (start - first) * 8, PLANE)
+                before = read(planes + (start - first) * 8, PLANE)
+                known = behind_nothing(no_vectors(), before)
                 total = scan_chunk(
                     p, const, row, addresses, strides, start, LANES, known, block_carry, carried
                 )
@@ -202,7 +205,7 @@ class RowScan:
 def make_scan_rows_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
     """``kernel(p, begin, end)`` over whole rows."""
     scan = RowScan(formula, element, operands, plain)
-    scan_row = _both_ways(scan) if formula.prefix else _one_way(scan)
+    scan_row = BothWays(scan).whole_row() if formula.prefix else _one_way(scan)
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
@@ -228,41 +231,209 @@ def _one_way(scan: RowScan):
     return scan_row
 
 
-def _both_ways(scan: RowScan):
-    """A prefix scan forwards and the scan itself backwards, block by block from the end.
+class BothWays:
+    """A prefix scan forwards and the scan itself backwards, group by group from the end."""
 
-    The prefix carry into every block is kept in the workspace where there are several.
+    def __init__(self, scan: RowScan):
+        self.scan = scan
+        prefix = scan.parts.prefix
+        self.prefix_block = scan.prefix_block()
+        self.planes = stack(SCAN_BLOCK * GROUP * prefix.size)
+        self.prefix_group = self._prefix_group()
+
+    def _prefix_group(self):
+        prefix_block, combine = self.prefix_block, self.scan.parts.prefix.combine
+
+        @inner
+        def prefix_group(p, const, row, addresses, strides, first, last, before, planes, seen):
+            """The prefix over some blocks, kept in planes, and the carry behind them."""
+            for b in range(first, last):
+                at = planes + (b - first) * 8 * SCAN_BLOCK
+                total, seen = prefix_block(p, const, row, addresses, strides, b, before, at, seen)
+                before = combine(before, total)
+            return before, seen
+
+        return prefix_group
+
+    def back_over(self):
+        """Scan a range of blocks backwards.
+
+        ``before`` is the prefix carry into the last group of the range, ``kept`` has those into the
+        groups before it.
+        """
+        prefix = self.scan.parts.prefix
+        p_size, p_read_one = prefix.size, prefix.read_one
+        combine = self.scan.parts.fold.combine
+        prefix_group, back_block = self.prefix_group, self.scan.back_block(writes=True)
+
+        @inner
+        def back_over(
+            p, const, row, addresses, strides, first, last, before, carry, kept, planes, seen
+        ):
+            groups = (last - first + GROUP - 1) // GROUP
+            for step in range(groups):
+                g = groups - 1 - step
+                if step > 0:
+                    before = p_read_one(kept + g * p_size * 8)
+                start = first + g * GROUP
+                stop = min(start + GROUP, last)
+                _, seen = prefix_group(
+                    p, const, row, addresses, strides, start, stop, before, planes, seen
+                )
+                for back in range(stop - start):
+                    b = stop - 1 - back
+                    at = planes + (b - start) * 8 * SCAN_BLOCK
+                    total, seen = back_block(p, const, row, addresses, strides, b, carry, at, seen)
+                    carry = combine(carry, total)
+            if not was_moderate(seen):
+                set_word(p, STRAINED, 1)
+
+        return back_over
+
+    def whole_row(self):
+        """A row by itself; the carry into every group is kept in the workspace, if several."""
+        prefix, identity = self.scan.parts.prefix, self.scan.parts.fold.identity
+        p_identity, p_size, p_write_one = prefix.identity, prefix.size, prefix.write_one
+        prefix_group, back_over, allocate = self.prefix_group, self.back_over(), self.planes
+
+        @inner
+        def scan_row(p, const, row, addresses, strides, unit):
+            blocks = word(p, BLOCKS)
+            groups = (blocks + GROUP - 1) // GROUP
+            kept = word(p, SCRATCH) + unit * groups * p_size * 8
+            planes, seen = allocate(), nothing_seen()
+            before = p_identity()
+            for g in range(groups - 1):
+                p_write_one(kept + g * p_size * 8, before)
+                start = g * GROUP
+                before, seen = prefix_group(
+                    p, const, row, addresses, strides, start, start + GROUP, before, planes, seen
+                )
+            back_over(
+                p, const, row, addresses, strides, 0, blocks, before, identity(), kept, planes,
+                seen,
+            )  # fmt: skip
+
+        return scan_row
+
+
+def make_prefix_totals_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
+    """Totals of the prefix of a two-way scan, for rows cut over threads; a unit is a block."""
+    scan = RowScan(formula, element, operands, plain)
+    ways, prefix = BothWays(scan), scan.parts.prefix
+    identity, size, write_one = prefix.identity, prefix.size, prefix.write_one
+    prefix_block, allocate = ways.prefix_block, ways.planes
+    addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const, strides, blocks = constants(p), strides_of(p), word(p, BLOCKS)
+        planes = allocate()
+        for unit in range(begin, end):
+            addresses = addresses_of(p, unit // blocks)
+            row = fetch_rows(addresses)
+            total, _ = prefix_block(
+                p, const, row, addresses, strides, unit % blocks, identity(), planes, nothing_seen()
+            )
+            write_one(word(p, SCRATCH) + unit * size * 8, total)
+
+    return kernel
+
+
+def make_back_totals_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
+    """Totals of the blocks of a two-way scan behind the first part of a row, from the prefix's.
+
+    A unit is a share of those blocks.
     """
+    scan = RowScan(formula, element, operands, plain)
+    ways, fold, prefix = BothWays(scan), scan.parts.fold, scan.parts.prefix
+    identity, size, write_one = fold.identity, fold.size, fold.write_one
+    p_combine, p_size, carry_into = prefix.combine, prefix.size, _carry_into(prefix)
+    prefix_block, allocate = ways.prefix_block, ways.planes
+    back_block = scan.back_block(writes=False)
+    addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const, strides = constants(p), strides_of(p)
+        rows, blocks, parts = word(p, UNITS), word(p, BLOCKS), word(p, PARTS)
+        planes = allocate()
+        totals = word(p, SCRATCH) + 2 * rows * blocks * p_size * 8
+        skipped = (blocks + parts - 1) // parts
+        share = (blocks - skipped + parts - 1) // parts
+        for unit in range(begin, end):
+            index, part = unit // parts, unit % parts
+            addresses = addresses_of(p, index)
+            row = fetch_rows(addresses)
+            first = skipped + part * share
+            before = carry_into(word(p, SCRATCH) + index * blocks * p_size * 8, first)
+            for b in range(first, min(first + share, blocks)):
+                total, _ = prefix_block(
+                    p, const, row, addresses, strides, b, before, planes, nothing_seen()
+                )
+                before = p_combine(before, total)
+                back, _ = back_block(
+                    p, const, row, addresses, strides, b, identity(), planes, nothing_seen()
+                )
+                write_one(totals + (index * blocks + b) * size * 8, back)
+
+    return kernel
+
+
+def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
+    """A two-way scan over parts of rows, each from the totals on both sides of it."""
+    scan = RowScan(formula, element, operands, plain)
     fold, prefix = scan.parts.fold, scan.parts.prefix
-    combine, identity = fold.combine, fold.identity
-    p_combine, p_identity, p_size = prefix.combine, prefix.identity, prefix.size
+    combine, identity, size, read_one = fold.combine, fold.identity, fold.size, fold.read_one
+    p_combine, p_size, carry_into = prefix.combine, prefix.size, _carry_into(prefix)
     p_read_one, p_write_one = prefix.read_one, prefix.write_one
-    prefix_block, back_block = scan.prefix_block(), scan.back_block()
-    p_box = stack(SCAN_BLOCK * (1 + p_size))
+    ways = BothWays(scan)
+    back_over, allocate = ways.back_over(), ways.planes
+    addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const, strides = constants(p), strides_of(p)
+        rows, blocks, parts = word(p, UNITS), word(p, BLOCKS), word(p, PARTS)
+        planes = allocate()
+        area = rows * blocks * p_size * 8
+        share = (blocks + parts - 1) // parts
+        for unit in range(begin, end):
+            index, part = unit // parts, unit % parts
+            addresses = addresses_of(p, index)
+            row = fetch_rows(addresses)
+            first = min(part * share, blocks)
+            last = min(first + share, blocks)
+            totals = word(p, SCRATCH) + index * blocks * p_size * 8
+            kept = totals + area + first * p_size * 8
+            before = carry_into(totals, first)
+            into_last = before
+            for b in range(first, last):
+                if (b - first) % GROUP == 0:
+                    p_write_one(kept + (b - first) // GROUP * p_size * 8, before)
+                    into_last = before
+                before = p_combine(before, p_read_one(totals + b * p_size * 8))
+            behind = word(p, SCRATCH) + 2 * area + index * blocks * size * 8
+            carry = identity()
+            for back in range(blocks - last):
+                carry = combine(carry, read_one(behind + (blocks - 1 - back) * size * 8))
+            back_over(
+                p, const, row, addresses, strides, first, last, into_last, carry, kept, planes,
+                nothing_seen(),
+            )  # fmt: skip
+
+    return kernel
+
+
+def _carry_into(fold):
+    """The totals before a block, joined in order."""
+    combine, identity, size, read_one = fold.combine, fold.identity, fold.size, fold.read_one
 
     @inner
-    def scan_row(p, const, row, addresses, strides, unit):
-        blocks = word(p, BLOCKS)
-        planes = p_box()
-        seen = nothing_seen()
-        kept = word(p, SCRATCH) + unit * blocks * p_size * 8
-        before = p_identity()
-        for b in range(blocks - 1):
-            p_write_one(kept + b * p_size * 8, before)
-            total, seen = prefix_block(p, const, row, addresses, strides, b, before, planes, seen)
-            before = p_combine(before, total)
+    def carry_into(totals, block):
         carry = identity()
-        for step in range(blocks):
-            b = blocks - 1 - step
-            if step > 0:
-                before = p_read_one(kept + b * p_size * 8)
-            _, seen = prefix_block(p, const, row, addresses, strides, b, before, planes, seen)
-            total, seen = back_block(p, const, row, addresses, strides, b, carry, planes, seen)
-            carry = combine(carry, total)
-        if not was_moderate(seen):
-            set_word(p, STRAINED, 1)
+        for b in range(block):
+            carry = combine(carry, read_one(totals + b * size * 8))
+        return carry
 
-    return scan_row
+    return carry_into
 
 
 def make_scan_totals_kernel(formula: ScanFormula, element: str, operands: Operands):
@@ -295,7 +466,7 @@ def make_scan_parts_kernel(formula: ScanFormula, element: str, operands: Operand
     """A one-way scan over parts of rows, each from the totals of the blocks before it."""
     scan = RowScan(formula, element, operands, plain=False)
     fold = scan.parts.fold
-    combine, identity, size, read_one = fold.combine, fold.identity, fold.size, fold.read_one
+    combine, size, carry_into = fold.combine, fold.size, _carry_into(fold)
     scan_block = scan.block_scan(writes=True)
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
@@ -309,10 +480,7 @@ def make_scan_parts_kernel(formula: ScanFormula, element: str, operands: Operand
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
             first = min(part * share, blocks)
-            carry = identity()
-            for b in range(first):
-                total = read_one(word(p, SCRATCH) + (index * blocks + b) * size * 8)
-                carry = combine(carry, total)
+            carry = carry_into(word(p, SCRATCH) + index * blocks * size * 8, first)
             for b in range(first, min(first + share, blocks)):
                 carry = combine(carry, scan_block(p, const, row, addresses, strides, b, carry))
 
