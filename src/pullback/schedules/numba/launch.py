@@ -256,7 +256,7 @@ def run_phases(phases: Sequence[Phase], block, p: int, traffic: int, threads: in
 def has_plain_form(problem: Problem) -> bool:
     """Whether a two-way scan of scaled products may first be tried without scaling."""
     formula = problem.formula
-    if not isinstance(formula, ScanFormula) or formula.prefix is None or problem.element == "f64":
+    if not isinstance(formula, ScanFormula) or formula.prefix is None:
         return False
     return "mantissa" in names_called(formula.prefix.combine)
 

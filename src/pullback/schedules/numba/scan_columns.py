@@ -45,7 +45,10 @@ def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Opera
 
 
 def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
-    """Scan up to eight positions of eight columns and write the outputs; gives their total."""
+    """Scan up to eight positions of eight columns and write the outputs.
+
+    Gives their total and what was seen.
+    """
     fold = parts.fold
     lift, combine, identity = fold.lift, fold.combine, fold.identity
     read, write, scan_states = fold.read, fold.write, fold.scan_chunk
@@ -55,14 +58,17 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     put_columns = operands.put_columns
     read_known = tuple_intrinsics(parts.known_size)[0]
     state_box = stack(LANES * LANES * fold.size)
+    watch = parts.watch
+    look_at_gradient, look_at_row, look_at_carry = watch.gradient, watch.row_gradient, watch.carry
 
     @inner
     def scan_chunk(
-        p, const, addresses, strides, steps, start, count, column, lanes, before, known_box
+        p, const, addresses, strides, steps, start, count, column, lanes, before, known_box, seen
     ):
         extent = word(p, EXTENT)
         states = state_box()
         row = fetch_row_columns(p, addresses, steps, column, lanes)
+        seen = look_at_carry(look_at_row(seen, row), before)
         if count < LANES:
             for turn in range(LANES):
                 write(states + turn * VECTOR_BYTES, APART, identity())
@@ -70,6 +76,7 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
             turn = LANES - 1 - k if descending else k
             at = places(addresses, strides, start + k, extent)
             full = fetch_columns(p, at, steps, column, lanes)
+            seen = look_at_gradient(seen, full)
             known = read_known(known_box + k * VECTOR_BYTES, APART)
             lifted = lift(counting(start + k, 0), const, full, row, known)
             write(states + turn * VECTOR_BYTES, APART, lifted)
@@ -87,7 +94,7 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
             here = extended(known, combine(before, state))
             value = finish(counting(start + k, 0), const, full, row, here)
             put_columns(p, at, steps, column, lanes, value)
-        return read(states + (LANES - 1) * VECTOR_BYTES, APART)
+        return read(states + (LANES - 1) * VECTOR_BYTES, APART), seen
 
     return scan_chunk
 
@@ -115,9 +122,9 @@ def _one_way(parts: ScanParts, operands: Operands):
                     carried = read(chunk_box + 8 * c, PITCH)
                     before = combine(read(block_box + 8 * c, PITCH), carried)
                     lanes = min(LANES, width - c)
-                    total = scan_chunk(
+                    total, _ = scan_chunk(
                         p, const, addresses, strides, steps, start, count, left + c, lanes, before,
-                        known_box,
+                        known_box, nothing_seen(),
                     )  # fmt: skip
                     write(chunk_box + 8 * c, PITCH, combine(carried, total))
             for c in range(0, width, LANES):
@@ -133,7 +140,7 @@ def _make_prefix_chunk(parts: ScanParts, operands: Operands):
     assert prefix is not None
     lift, combine, identity = prefix.lift, prefix.combine, prefix.identity
     read, write, scan_states = prefix.read, prefix.write, prefix.scan_chunk
-    watch_factor = parts.watch_factor
+    look_at_factor = parts.watch.factor
     places = make_places(operands)
     fetch_columns = operands.fetch_columns
 
@@ -148,7 +155,7 @@ def _make_prefix_chunk(parts: ScanParts, operands: Operands):
         for k in range(count):
             at = places(addresses, strides, start + k, extent)
             full = fetch_columns(p, at, steps, column, lanes)
-            seen = watch_factor(seen, full)
+            seen = look_at_factor(seen, full)
             lifted = lift(counting(start + k, 0), const, full, no_vectors(), no_vectors())
             write(states + k * VECTOR_BYTES, APART, lifted)
         scan_states(states, APART)
@@ -181,7 +188,7 @@ def _both_ways(parts: ScanParts, operands: Operands):
         prefix.write,
     )
     p_size = prefix.size
-    watch_carry = parts.watch_carry
+    look_at_carry = parts.watch.carry
     prefix_chunk, keep_before = _make_prefix_chunk(parts, operands)
     scan_chunk = _make_scan_chunk(parts, operands, descending=True)
     block_scratch = stack(WIDEST_SCAN_TILE * fold.size)
@@ -254,7 +261,7 @@ def _both_ways(parts: ScanParts, operands: Operands):
                         p_read(row + 8 * c, plane),
                         p_read(p_chunks + chunk * row_of_chunks + 8 * c, PITCH),
                     )
-                    seen = watch_carry(seen, p_before)
+                    seen = look_at_carry(seen, p_before)
                     _, seen = prefix_chunk(
                         p,
                         const,
@@ -271,12 +278,11 @@ def _both_ways(parts: ScanParts, operands: Operands):
                     keep_before(states, p_before, known_box + APART)
                     carried = read(chunk_box + 8 * c, PITCH)
                     before = combine(read(block_box + 8 * c, PITCH), carried)
-                    total = scan_chunk(
+                    total, seen = scan_chunk(
                         p, const, addresses, strides, steps, start, count, left + c, lanes, before,
-                        known_box,
+                        known_box, seen,
                     )  # fmt: skip
                     carried = combine(carried, total)
-                    seen = watch_carry(seen, carried)
                     write(chunk_box + 8 * c, PITCH, carried)
             for c in range(0, width, LANES):
                 carry = combine(read(block_box + 8 * c, PITCH), read(chunk_box + 8 * c, PITCH))

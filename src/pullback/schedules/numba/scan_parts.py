@@ -8,7 +8,7 @@ from .bind import Fold, per_element
 from .elementary import primitives_for
 from .jit import inner
 from .vectors import concatenate
-from .watch import look_away, watch_carry, watch_factor
+from .watch import Watch
 
 # Elements scanned from the identity before the carry of what came before is put in front.
 SCAN_BLOCK = 512
@@ -39,8 +39,7 @@ class ScanParts:
         self.known_size = len(known)
         self.extended = concatenate(len(known), self.fold.size)
         self.inclusive = formula.inclusive
-        self.watch_factor = watch_factor(full.index("x")) if plain else look_away
-        self.watch_carry = watch_carry if plain else look_away
+        self.watch = Watch(element, full, row, on=plain)
 
 
 def make_places(operands: Operands):

@@ -67,29 +67,33 @@ class RowScan:
         return fetch
 
     def chunk_scan(self, downwards: bool, writes: bool):
-        """Scan eight positions and write their outputs; gives their total."""
+        """Scan eight positions and write their outputs; gives their total and what was seen."""
         parts, operands = self.parts, self.operands
         fold, finish, extended = parts.fold, parts.finish, parts.extended
         lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
         scan_lanes = fold.lane_scan(downwards, parts.inclusive)
         fetch, positions, lanes_of = self.fetch, self.positions, self.lanes_of
-        put_outputs = operands.put_outputs
+        put_outputs, watch = operands.put_outputs, parts.watch
+        look_at_gradient, look_at_carry = watch.gradient, watch.carry
 
         @inner
         def scan_chunk(
-            p, const, row, addresses, strides, start, count, known, block_carry, carried
+            p, const, row, addresses, strides, start, count, known, block_carry, carried, seen
         ):
             full = fetch(p, addresses, strides, start, count)
+            seen = look_at_gradient(seen, full)
             index = positions(start)
             lifted = lift(index, const, full, row, known)
             if count < LANES:
                 lifted = keep(lanes_of(count), lifted, identity())
             states, total = scan_lanes(lifted)
+            before = combine(block_carry, carried)
+            seen = look_at_carry(seen, before)
             if writes:
-                here = combine(combine(block_carry, carried), states)
+                here = combine(before, states)
                 value = finish(index, const, full, row, extended(known, here))
                 put_outputs(p, addresses, strides, start, count, value)
-            return total
+            return total, seen
 
         return scan_chunk
 
@@ -105,14 +109,15 @@ class RowScan:
             carried = identity()
             whole = b * SCAN_BLOCK + (stop - b * SCAN_BLOCK) // LANES * LANES
             for start in range(b * SCAN_BLOCK, whole, LANES):
-                total = scan_chunk(
-                    p, const, row, addresses, strides, start, LANES, nothing, block_carry, carried
-                )
+                total, _ = scan_chunk(
+                    p, const, row, addresses, strides, start, LANES, nothing, block_carry, carried,
+                    nothing_seen(),
+                )  # fmt: skip
                 carried = combine(carried, total)
             if whole < stop:
-                total = scan_chunk(
+                total, _ = scan_chunk(
                     p, const, row, addresses, strides, whole, stop - whole, nothing, block_carry,
-                    carried,
+                    carried, nothing_seen(),
                 )  # fmt: skip
                 carried = combine(carried, total)
             return carried
@@ -128,7 +133,7 @@ class RowScan:
         prefix = parts.prefix
         lift, combine, identity, keep = prefix.lift, prefix.combine, prefix.identity, prefix.keep
         scan_lanes, write = prefix.lane_scan(self.flipped, False), prefix.write
-        watch_factor, watch_carry = parts.watch_factor, parts.watch_carry
+        look_at_factor, look_at_carry = parts.watch.factor, parts.watch.carry
         fetch, positions, lanes_of = self.fetch, self.positions, self.lanes_of
 
         @inner
@@ -136,13 +141,13 @@ class RowScan:
             p, const, row, addresses, strides, start, count, block_carry, carried, at, seen
         ):
             full = fetch(p, addresses, strides, start, count)
-            seen = watch_factor(seen, full)
+            seen = look_at_factor(seen, full)
             lifted = lift(positions(start), const, full, row, row)
             if count < LANES:
                 lifted = keep(lanes_of(count), lifted, identity())
             states, total = scan_lanes(lifted)
             before = combine(block_carry, carried)
-            seen = watch_carry(seen, before)
+            seen = look_at_carry(seen, before)
             write(at, PLANE, combine(before, states))
             return combine(carried, total), seen
 
@@ -171,7 +176,7 @@ class RowScan:
         """One block of a two-way scan from its end, the prefix being known."""
         parts = self.parts
         scan_chunk = self.chunk_scan(not self.flipped, writes)
-        combine, identity, watch_carry = parts.fold.combine, parts.fold.identity, parts.watch_carry
+        combine, identity = parts.fold.combine, parts.fold.identity
         read, behind_nothing = parts.prefix.read, concatenate(1, parts.prefix.size)
 
         @inner
@@ -183,20 +188,20 @@ class RowScan:
             if whole < stop:
                 before = read(planes + (whole - first) * 8, PLANE)
                 known = behind_nothing(no_vectors(), before)
-                total = scan_chunk(
+                total, seen = scan_chunk(
                     p, const, row, addresses, strides, whole, stop - whole, known, block_carry,
-                    carried,
+                    carried, seen,
                 )  # fmt: skip
                 carried = combine(carried, total)
             for back in range((whole - first) // LANES):
                 start = whole - (back + 1) * LANES
                 before = read(planes + (start - first) * 8, PLANE)
                 known = behind_nothing(no_vectors(), before)
-                total = scan_chunk(
-                    p, const, row, addresses, strides, start, LANES, known, block_carry, carried
-                )
+                total, seen = scan_chunk(
+                    p, const, row, addresses, strides, start, LANES, known, block_carry, carried,
+                    seen,
+                )  # fmt: skip
                 carried = combine(carried, total)
-                seen = watch_carry(seen, carried)
             return carried, seen
 
         return back_block
@@ -265,11 +270,13 @@ class BothWays:
         p_size, p_read_one = prefix.size, prefix.read_one
         combine = self.scan.parts.fold.combine
         prefix_group, back_block = self.prefix_group, self.scan.back_block(writes=True)
+        look_at_row = self.scan.parts.watch.row_gradient
 
         @inner
         def back_over(
             p, const, row, addresses, strides, first, last, before, carry, kept, planes, seen
         ):
+            seen = look_at_row(seen, row)
             groups = (last - first + GROUP - 1) // GROUP
             for step in range(groups):
                 g = groups - 1 - step
