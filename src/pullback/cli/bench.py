@@ -27,7 +27,7 @@ from .parameters import AXIS_LIST, DTYPE_LIST, OP, SHAPE_LIST, THREADS, ListOf
 EPILOG = """
 \b
 Examples:
-  pullback bench                                  all ops, f32, under a minute
+  pullback bench                                  all ops, f32: about a minute
   pullback bench softmax cumsum --dtypes f32,bf16 --shapes 4096x4096 --axes -1
   pullback bench --full --json now.json --html now.html --plot now.png
   pullback bench --compare before.json
@@ -39,7 +39,9 @@ PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
 
 @click.command("bench", epilog=EPILOG)
 @click.argument("ops", nargs=-1, type=OP)
-@click.option("--quick", "mode", flag_value="quick", default=True, help="A minute (the default).")
+@click.option(
+    "--quick", "mode", flag_value="quick", default=True, help="About a minute (the default)."
+)
 @click.option("--full", "mode", flag_value="full", help="All shapes, dtypes and peers: hours.")
 @click.option("--direction", type=click.Choice(b.DIRECTIONS), default="backward", show_default=True)
 @click.option("--dtypes", type=DTYPE_LIST, help="Such as f32,bf16.")
@@ -111,7 +113,7 @@ def command(
         write_atomically(html_file, bench_page(report, stat_key, old).encode())
     if str(json_file) != "-":
         out = console()
-        for part in tables.bench(report, stat_key):
+        for part in tables.bench(report, stat_key, out):
             out.print(part)
         if old is not None:
             for part in tables.changes(b.compare(old, report)):

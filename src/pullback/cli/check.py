@@ -71,7 +71,7 @@ def command(
         write_atomically(html_file, check_page(report).encode())
     if str(json_file) != "-":
         out = console()
-        for part in tables.checks(report, long):
+        for part in tables.checks(report, long, out):
             out.print(part)
     if not report["ok"]:
         raise SystemExit(1)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,10 @@ def cut(case: Case, strides: Sequence[int], bytes_each: float, budget: int) -> C
 def piece(array: np.ndarray, where: Sequence[slice]) -> np.ndarray:
     """The part of an operand that belongs to a block; length-1 dimensions stay whole."""
     pairs = zip(array.shape, where, strict=True)
-    return array[tuple(slice(None) if n == 1 else part for n, part in pairs)]
+    index: list[Any] = [slice(None) if n == 1 else part for n, part in pairs]
+    index.append(...)  # keeps an array without dimensions an array
+    found: np.ndarray = array[tuple(index)]
+    return found
 
 
 def pieces(
