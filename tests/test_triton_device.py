@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 import pullback as pb
+from pullback.schedules.triton.backend import RowRunner
+from pullback.schedules.triton.device import Device, current_device
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
-
-from pullback.schedules.triton.backend import RowRunner
-from pullback.schedules.triton.device import Device, current_device
 
 ON_TRITON = pb.PlanPreference(backend="triton")
 SOFTMAX = pb.SoftmaxDescriptor("softmax", (2, 8))
