@@ -385,6 +385,14 @@ class TestResume:
         assert same(np.load(tmp_path / "dx.npy"), pb.cumsum_backward(np.load(tmp_path / "dy.npy")))
         assert {p.name for p in tmp_path.iterdir()} == {"dy.npy", "dx.npy"}
 
+    def test_keeps_the_blocks_it_began_with(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = self.start(tmp_path, monkeypatch, stop_after=5)
+        monkeypatch.setattr(job, "LARGEST_BLOCK", 1 << 14)  # as if more memory were free now
+        assert made.run(resume=True).resumed >= 4
+        assert same(np.load(tmp_path / "dx.npy"), pb.cumsum_backward(np.load(tmp_path / "dy.npy")))
+
     def test_leaves_nothing_when_nothing_was_finished(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -447,6 +455,29 @@ class TestSegmentBlocks:
         assert int(re.search(r"(\d+) blocks", said)[1]) > 3
         wanted = pb.segment_sum(rows, ids, 60, out_of_range="drop")
         assert same(np.load(tmp_path / "sums.npy"), wanted)
+
+    def test_sum_is_resumed(
+        self, tmp_path: Path, narrow: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ids = RNG.integers(0, 60, 900)
+        rows = self.files(tmp_path, np.float32, ids)
+        made = Job(
+            find_op("segment_sum"),
+            {"input": tmp_path / "rows.npy", "segment_ids": tmp_path / "ids.npy"},
+            {"output": tmp_path / "sums.npy"},
+            Options(num_segments=60),
+            memory=2 * 10**9,
+        )
+
+        def stop(done: int, total: int) -> None:
+            if done > total // 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            made.run(progress=stop)
+        monkeypatch.setattr(job._Run, "_room_beside", lambda *_: 1 << 15)
+        assert made.run(resume=True).resumed > 1
+        assert same(np.load(tmp_path / "sums.npy"), pb.segment_sum(rows, ids, 60))
 
     @pytest.mark.usefixtures("narrow")
     def test_gather(self, tmp_path: Path) -> None:

@@ -291,9 +291,10 @@ class _Run:
         }
         self._check_ids()
         self.room = self._room()
-        plan = self._cut()
-        note = Note(targets[0], list(parts.values()), self._identity(plan))
-        done = note.done() if resume else 0
+        note = Note(targets[0], list(parts.values()), self._identity())
+        earlier = note.earlier() if resume else None
+        # The room differs from run to run, so that the same job may be cut otherwise now.
+        done, plan = (earlier[0], _restored(earlier[1])) if earlier else (0, self._cut())
         try:
             if not done:
                 note.discard()
@@ -328,7 +329,7 @@ class _Run:
         if not self.finished:
             note.discard()
             raise Interrupted("nothing was finished, nothing is left behind") from None
-        note.save(self.finished, now=True)
+        note.save(self.finished, dataclasses.asdict(plan), now=True)
         raise Interrupted(
             f"{self.finished} of {plan.count} blocks are kept; "
             "the same command with --resume does the rest"
@@ -420,14 +421,14 @@ class _Run:
         item = DTYPES[case.element].itemsize
         return tuple(item * math.prod(case.shape[k + 1 :]) for k in range(len(case.shape)))
 
-    def _identity(self, plan: Cut | SegmentCut) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         job = self.job
         return {
             "op": job.op.name,
             "options": _plain(dataclasses.asdict(job.options)),
             "inputs": {n: files.describe(p) for n, p in sorted(job.inputs.items())},
             "outputs": {n: str(p) for n, p in sorted(job.outputs.items())},
-            "block": list(plan.block),
+            "memory": job.memory,
         }
 
     def _blocks(self, plan: Cut | SegmentCut, outputs: Arrays, note: Note, done: int) -> None:
@@ -438,7 +439,7 @@ class _Run:
             if k >= done:
                 run(moved)
                 self.finished = k + 1
-                note.save(k + 1)
+                note.save(k + 1, dataclasses.asdict(plan))
             moved += size
             self.progress(min(moved, self.total), self.total)
 
@@ -592,6 +593,12 @@ def _passes(case: Case) -> int:
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
+
+
+def _restored(state: dict[str, Any]) -> Cut | SegmentCut:
+    """A cut from a note."""
+    held: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in state.items()}
+    return SegmentCut(**held) if "bounds" in held else Cut(**held)
 
 
 def _small(case: Case) -> tuple[int, ...]:

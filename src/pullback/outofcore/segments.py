@@ -35,11 +35,6 @@ class SegmentCut:
         """Number of blocks."""
         return len(self.rows)
 
-    @property
-    def block(self) -> tuple[int, ...]:
-        """What tells one cut from another."""
-        return self.bounds
-
     def parts(self) -> Iterator[tuple[slice, int]]:
         """The segments of each block, and the number of their rows."""
         for k, rows in enumerate(self.rows):
