@@ -425,6 +425,21 @@ def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
     assert "found nothing to resume" in said
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("op", ["softmax_backward", "log_softmax_backward"])
+def test_columns_narrower_than_a_page_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str, axis: int
+) -> None:
+    monkeypatch.setattr(job._Run, "_room_beside", lambda *_: 1 << 15)
+    dy, y = normal(150, 40, 9), normal(150, 40, 9)
+    np.save(tmp_path / "dy.npy", dy)
+    np.save(tmp_path / "y.npy", np.asfortranarray(y))
+    said = run(op, "--dy", tmp_path / "dy.npy", "--y", tmp_path / "y.npy", "--axis", axis,
+               "--memory", "2GB", "--out", tmp_path / "dx.npy")  # fmt: skip
+    assert int(re.search(r"(\d+) blocks", said)[1]) > 20
+    assert same(np.load(tmp_path / "dx.npy"), getattr(pb, op)(dy, y=y, axis=axis))
+
+
 class TestSegmentBlocks:
     """Tables that do not fit: blocks of segments, and rows in the order of their ids."""
 

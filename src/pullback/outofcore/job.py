@@ -26,7 +26,7 @@ from ..formulas.record import RowFormula, ScanFormula
 from ..interop import DTYPES
 from ..threads import get_num_threads
 from . import files
-from .blocks import Cut, cut, pieces
+from .blocks import Cut, copy_mapped, cut, pieces
 from .paging import Pager, supported
 from .partial import Note, partial_path
 from .resident import hand_back, peak_bytes, populate, resident_bytes
@@ -37,7 +37,7 @@ from .segments import SegmentCut, check_ids, cut_segments, pick_rows
 MAPPED_SHARE = 0.6
 LARGEST_BLOCK = 1 << 28
 LEAST_ROOM = 24 << 20
-# Of the room for a block of segments, what is read of the table before its pages go back.
+# Of the room for a block that is copied, what is touched of the files before pages go back.
 PICKING_SHARE = 0.2
 
 Arrays = dict[str, np.ndarray]
@@ -395,7 +395,14 @@ class _Run:
             return dataclasses.replace(cut(case, strides, each, budget // 4), fits=False)
         if self._sums_unsorted and self.job.memory is not None:
             return self._cut_sums()
-        return cut(case, strides, self.total / elements, budget)
+        made = cut(case, strides, self.total / elements, budget)
+        if made.fits or self.job.memory is None:
+            return made
+        # Through windows, a kernel that walks narrow columns would open each window again for every
+        # walk along every few columns: a softmax of 768 MB took minutes, copied it takes seconds.
+        within = int(budget * (1 - PICKING_SHARE))
+        packed = cut(case, strides, self.total / elements, within, packed=True)
+        return packed if packed.fits else made
 
     def _cut_sums(self) -> Cut | SegmentCut:
         """One block if everything fits, or else blocks of segments."""
@@ -458,10 +465,24 @@ class _Run:
         for where in plan.slices():
             block = pieces(self.case, arrays, where)
             size = _size(self.case, block, plan.count)
-            if "d_output" in arrays and not plan.fits:
+            if plan.packed:
+                yield size, partial(self._run_packed, where, block)
+            elif "d_output" in arrays and not plan.fits:
                 yield size, partial(self._run_gather, block)
             else:
                 yield size, partial(self._run_block, where, block, plan.fits, size)
+
+    def _run_packed(self, where: tuple[slice, ...], block: Arrays, moved: int) -> None:
+        """Run a block on copies of its operands."""
+        window = int(self.room * PICKING_SHARE)
+        held = {n: np.empty(a.shape, a.dtype) for n, a in block.items()}
+        for name in self.arrays:
+            copy_mapped(held[name], block[name], block[name], window, self._hand_back)
+        lengths = tuple(part.stop - part.start for part in where)
+        plan = dataclasses.replace(self.case, shape=lengths).plan(self.threads)
+        _in_thread(lambda: plan.run(**held))
+        for name in self.names:
+            copy_mapped(block[name], held[name], block[name], window, self._hand_back)
 
     def _run_segments(self, segments: slice, count: int, arrays: Arrays, moved: int) -> None:
         """Sum the rows of a block of segments, picked from the whole table."""
