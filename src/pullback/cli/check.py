@@ -16,7 +16,7 @@ from .parameters import DTYPE_LIST, OP
 EPILOG = """
 \b
 Examples:
-  pullback check                         every op, every dtype; a few minutes
+  pullback check                         every op and dtype: some minutes
   pullback check softmax cumprod --dtypes f32,bf16
   pullback check --json check.json --html check.html
 
