@@ -20,12 +20,14 @@ STYLE = """
 body { margin: 0 auto; max-width: 68rem; padding: 2rem 1.5rem 4rem; background: var(--page);
   color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+h3 { font-size: 1rem; margin: 1.4rem 0 .4rem; }
 p { margin: .3rem 0; max-width: 46rem; } .soft { color: var(--soft); } p.wide { max-width: none; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr));
   gap: .75rem; margin: 1.2rem 0; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: 8px;
   padding: .6rem 1rem; }
-.card b { display: block; font-size: 1.35rem; } .card span { color: var(--soft); }
+.card b { display: block; font-size: 1.35rem; white-space: nowrap; }
+.card span { color: var(--soft); }
 .card.good b { color: var(--good); } .card.bad b { color: var(--bad); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
@@ -38,7 +40,8 @@ td.good { color: var(--good); font-weight: 600; } td.bad { color: var(--bad); fo
 td.dim { color: var(--soft); } tbody tr:hover { background: var(--panel); }
 svg { max-width: 100%; height: auto; }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
-svg text.soft { fill: var(--soft); } svg text.small { font-size: 9px; fill: var(--soft); }
+svg text.soft { fill: var(--soft); } svg text.small { font-size: 9px; fill: var(--soft);
+  stroke: var(--page); stroke-width: 3px; paint-order: stroke; }
 svg line { stroke: var(--grid); } svg line.mark { stroke: var(--soft); stroke-dasharray: 3 3; }
 """
 
@@ -49,6 +52,11 @@ LEFT, TOP, WIDTH, THICK = 190, 34, 620, 10
 
 def _escape(value: object) -> str:
     return html.escape(str(value))
+
+
+def _when(report: Mapping[str, Any]) -> str:
+    """The time of a report to the minute; it is kept in UTC."""
+    return f"{report['when'][:16].replace('T', ' ')} UTC"
 
 
 def page(title: str, subtitle: str, parts: Iterable[str]) -> str:
@@ -171,7 +179,7 @@ def bench_page(report: Mapping[str, Any], stat: str, old: Mapping[str, Any] | No
         if p in summary["against"]
     ]
     if peers:
-        top.append((f"{len(summary['lost'])} of {summary['cases']}", "cases lost to a peer"))
+        top.append((f"{len(summary['lost'])}/{summary['cases']}", "cases lost to a peer"))
     reached = shares(report, stat)
     highest = max((v for row in reached.values() for v in row.values()), default=1.0)
     full = max(1.0, math.ceil(highest * 5) / 5)
@@ -195,7 +203,7 @@ def bench_page(report: Mapping[str, Any], stat: str, old: Mapping[str, Any] | No
             [_bench_row(cell, stat, peers) for cell in report["cells"]],
         ),
     ]
-    return page("pullback bench", f"{machine_line(report)}; {report['when']}", parts)
+    return page("pullback bench", f"{machine_line(report)}; {_when(report)}", parts)
 
 
 def _bench_row(cell: Mapping[str, Any], stat: str, peers: Sequence[str]) -> list[tuple[str, str]]:
@@ -260,7 +268,7 @@ def scaling_page(report: Mapping[str, Any]) -> str:
         end = "speedup" if study == "threads" else "exponent"
         head = ["op", "shape" if study == "threads" else "", *(f"{c:,}" for c in columns), end]
         parts += [f"<h2>{heading}</h2>", table(head, lines)]
-    return page("pullback bench --scaling", f"{machine_line(report)}; {report['when']}", parts)
+    return page("pullback bench --scaling", f"{machine_line(report)}; {_when(report)}", parts)
 
 
 def check_page(report: Mapping[str, Any]) -> str:
@@ -272,14 +280,14 @@ def check_page(report: Mapping[str, Any]) -> str:
     theirs = any("torch_max_ulp" in r for r in results)
     top = [
         ("FAIL", "this installation", "bad") if failed else ("pass", "this installation", "good"),
-        (f"{len(results) - len(failed)} of {len(results)}", "op and dtype pairs passed"),
+        (f"{len(results) - len(failed)}/{len(results)}", "op and dtype pairs passed"),
         *(_worst(results, d) for d in dict.fromkeys(r["dtype"] for r in results)),
     ]
     with_torch = f", torch {libraries['torch']}" if theirs and "torch" in libraries else ""
     subtitle = (
         f"pullback {machine['pullback']} on {machine['cpu']}, {machine['cores']} cores; "
         f"numba {libraries.get('numba')}, numpy {libraries.get('numpy')}{with_torch}; "
-        f"{report['when']}"
+        f"{_when(report)}"
     )
     parts = [cards(top)]
     if failed:
@@ -298,7 +306,7 @@ def check_page(report: Mapping[str, Any]) -> str:
     ]
     for dtype in dict.fromkeys(r["dtype"] for r in results):
         rows = {r["op"]: _ulps(r) for r in results if r["dtype"] == dtype}
-        parts += [f"<h2>{_escape(dtype)}</h2>", _ulp_chart(rows, names)]
+        parts += [f"<h3>{_escape(dtype)}</h3>", _ulp_chart(rows, names)]
     columns = ["op", "dtype", "max", "mean"]
     columns += ["torch max", "torch mean"] if theirs else []
     columns += ["same bytes", "result"]
