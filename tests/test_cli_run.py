@@ -537,10 +537,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TestMemory:
     """A raw file three times as large as the memory the process may occupy."""
 
-    def measured(self, folder: Path, shape: str) -> tuple[str, int]:
+    def measured(self, folder: Path, shape: str, axis: int) -> tuple[str, int]:
         """What the command says, and the peak of its resident memory as the system saw it."""
         command = ["run", "cumsum_backward", "--dy", "dy.bin", "--dtype", "f32", "--shape", shape,
-                   "--out", "dx.bin", "--memory", str(MEMORY)]  # fmt: skip
+                   "--axis", str(axis), "--out", "dx.bin", "--memory", str(MEMORY)]  # fmt: skip
         code = (
             "import sys; from pullback.cli import main; "
             f"code = 0\ntry:\n main({command!r}, prog_name='pullback')\n"
@@ -559,16 +559,16 @@ class TestMemory:
         said, peak = result.stdout.splitlines()
         return said, int(peak) * 1024
 
-    @pytest.mark.parametrize("rows", [4096, 1])
-    def test_peak_stays_below(self, large: Path, rows: int) -> None:
+    @pytest.mark.parametrize(("rows", "axis"), [(4096, 1), (4096, 0), (1, 1)])
+    def test_peak_stays_below(self, large: Path, rows: int, axis: int) -> None:
         count = (large / "dy.bin").stat().st_size // 4
-        said, peak = self.measured(large, f"{rows}x{count // rows}")
+        said, peak = self.measured(large, f"{rows}x{count // rows}", axis)
         assert (large / "dy.bin").stat().st_size >= 3 * MEMORY
         assert peak < MEMORY, said
         assert ("1 block;" in said) == (rows == 1), said
         dy = np.memmap(large / "dy.bin", np.float32, "r", shape=(rows, count // rows))
         dx = np.memmap(large / "dx.bin", np.float32, "r", shape=dy.shape)
-        wanted = pb.cumsum_backward(np.asarray(dy))
+        wanted = pb.cumsum_backward(np.asarray(dy), axis=axis)
         for k in range(rows):
             assert np.array_equal(dx[k].view(np.uint32), wanted[k].view(np.uint32))
 

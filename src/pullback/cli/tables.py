@@ -127,7 +127,8 @@ def _bench_summary(summary: Mapping[str, Any], peers: Sequence[str]) -> Iterator
     if summary["function_against_fastest"]:
         called = number(summary["function_against_fastest"], 2)
         means.append(f"{called}x as a call that allocates")
-    yield f"geometric means over {summary['cases']} cases: {', '.join(means)}"
+    cases = f"{summary['cases']} case{'s' * (summary['cases'] != 1)}"
+    yield f"geometric means over {cases}: {', '.join(means)}"
     for what, names in (
         ("slower than a peer", summary["lost"]),
         ("wrong, not timed", summary["failed"]),
@@ -147,7 +148,7 @@ def changes(found: Sequence[Change]) -> Iterator[RenderableType]:
         yield "compare: the two reports have no case in common"
         return
     if not moved:
-        yield f"compare: none of {len(found)} cases changed beyond its noise"
+        yield f"compare: of {len(found)} in common, no case changed beyond its noise"
         return
     numbers = ["before ms", "now ms", "change", "noise"]
     made = table(["op", "dtype", "shape", "axis", *numbers], numbers)
