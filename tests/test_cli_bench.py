@@ -114,6 +114,18 @@ def test_without_matplotlib_a_plot_is_refused_before_the_work(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_frontends(tmp_path: Path) -> None:
+    report = tmp_path / "f.json"
+    result = invoke("softmax", "--frontends", "--shapes", "8x16", "--rounds", 1, "--json", report)
+    assert result.exit_code == 0, result.output
+    assert "beside torch's own" in result.output
+    rows = json.loads(report.read_text())["frontends"]
+    assert {r["frontend"] for r in rows} == {"torch", "jax"}
+    refused = invoke("softmax", "--frontends", "--shapes", "8")
+    assert refused.exit_code == 2, refused.output
+    assert "matrices" in refused.output
+
+
 def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(scaling, "DRAWN", 10**4)

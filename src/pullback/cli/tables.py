@@ -167,6 +167,22 @@ def changes(found: Sequence[Change]) -> Iterator[RenderableType]:
     yield made
 
 
+def frontends(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Forward and backward through each framework, ours beside its own."""
+    yield machine_line(report)
+    for framework in dict.fromkeys(r["frontend"] for r in report["frontends"]):
+        made = table(
+            ["op", "shape", "ms", f"{framework} ms", "times"], ["ms", f"{framework} ms", "times"]
+        )
+        for r in report["frontends"]:
+            if r["frontend"] == framework:
+                ratio = f"{r['own_ms'] / r['ms']:.2f}x"
+                made.add_row(r["op"], r["shape"], number(r["ms"]), number(r["own_ms"]), ratio)
+        yield ""
+        yield f"forward and backward through pullback.{framework}, beside {framework}'s own"
+        yield made
+
+
 def scaling(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Times against size, zeros and threads, with the fitted exponents."""
     yield machine_line(report)
