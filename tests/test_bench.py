@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from pullback.bench import (
     default_ops,
     figures,
     find_op,
+    frontends,
     harness,
     installed,
     measure,
@@ -268,6 +270,32 @@ def test_the_harness_does_not_need_the_command_line() -> None:
 
 def test_outputs_start_as_nan() -> None:
     assert all(np.isnan(a).all() for a in make_outputs(small("lerp_backward")).values())
+
+
+def test_frontends_are_compared_with_their_frameworks(tmp_path: Path) -> None:
+    ops = named_ops(["softmax", "norm2", "lerp", "segment_sum"])
+    frameworks = frontends.installed()
+    report = frontends.run(ops, frameworks, ((8, 16),), Settings(1, (), 1, 0.01))
+    rows = report["frontends"]
+    assert {(r["frontend"], r["op"]) for r in rows} == {
+        (f, op.kind) for f in frameworks for op in ops
+    }
+    assert all(r["ms"] > 0 and r["own_ms"] > 0 for r in rows)
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    page = tmp_path / "page.md"
+    page.write_text("<!-- speed:begin --><!-- speed:end -->")
+    tool = SOURCE.parent / "tools" / "speed_table.py"
+    subprocess.run([sys.executable, tool, tmp_path / "report.json", page], check=True)
+    assert "| `norm2` |" in page.read_text()
+    assert "geometric mean" in page.read_text()
+
+
+def test_a_wrong_gradient_of_a_frontend_is_noticed(monkeypatch) -> None:
+    wrong = {"pullback": lambda: [np.ones(3)], "own": lambda: [np.array([1.0, 1.0, 1.1])]}
+    stand_in = SimpleNamespace(steps=lambda case, given, dy: wrong)
+    monkeypatch.setattr(frontends, "FRONTENDS", {"torch": stand_in})
+    with pytest.raises(AssertionError, match="softmax: the gradients differ"):
+        frontends.measure("torch", find_op("softmax"), (8, 16), Settings(1, (), 1, 0.01))
 
 
 def test_speed_table_is_written_between_the_markers(tmp_path: Path) -> None:

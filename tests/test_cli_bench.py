@@ -38,6 +38,24 @@ def test_table_and_files(tmp_path: Path) -> None:
     assert "of copy" in text
 
 
+def test_eighty_columns_are_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    old = tmp_path / "old.json"
+    wide = ("log_softmax", "segment_sum", "--shapes", "40x6", "--rounds", 1, "--dtypes", "f32,bf16")
+    result = invoke(*wide, "--json", old)
+    assert result.exit_code == 0, result.output
+    assert "…" not in result.output
+    assert all(len(line) <= 80 for line in result.output.splitlines())
+    held = json.loads(old.read_text())
+    for cell in held["cells"]:
+        cell["runs"]["plan"].update(ms=1e6, median_ms=1e6, noise=0.0)
+    old.write_text(json.dumps(held))
+    compared = invoke(*wide, "--compare", old).output
+    assert "x faster" in compared
+    assert "…" not in compared
+    assert all(len(line) <= 80 for line in compared.splitlines())
+
+
 def test_dtypes_axes_and_json_on_standard_output() -> None:
     result = invoke("sum", *SMALL, "--dtypes", "f16,bf16", "--axes", "0", "--json", "-")
     cells = json.loads(result.output)["cells"]
@@ -94,6 +112,18 @@ def test_without_matplotlib_a_plot_is_refused_before_the_work(
     assert result.exit_code == 2
     assert "pullback[plot]" in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_frontends(tmp_path: Path) -> None:
+    report = tmp_path / "f.json"
+    result = invoke("softmax", "--frontends", "--shapes", "8x16", "--rounds", 1, "--json", report)
+    assert result.exit_code == 0, result.output
+    assert "beside torch's own" in result.output
+    rows = json.loads(report.read_text())["frontends"]
+    assert {r["frontend"] for r in rows} == {"torch", "jax"}
+    refused = invoke("softmax", "--frontends", "--shapes", "8")
+    assert refused.exit_code == 2, refused.output
+    assert "matrices" in refused.output
 
 
 def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

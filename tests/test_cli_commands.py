@@ -46,7 +46,34 @@ def test_every_command_helps_itself() -> None:
         assert name in listed
         said = invoke(name, "--help")
         assert "Usage: " in said
-        assert name == "env" or "Examples:" in said
+        assert "Examples:" in said
+
+
+def test_without_a_command_it_shows_its_help() -> None:
+    done = process()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == process("--help").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("ops",),
+        ("ops", "--formulas"),
+        ("explain", "logcumsumexp_backward"),
+        *((name, "--help") for name in COMMANDS),
+    ],
+)
+def test_eighty_columns_are_enough(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown, _, snippet = invoke(*arguments).partition("import numpy")
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert "…" not in shown
+    if snippet:
+        assert snippet.splitlines()[1].endswith("))))")
 
 
 def test_help_and_ops_load_no_compiler() -> None:
@@ -62,7 +89,7 @@ def test_help_and_ops_load_no_compiler() -> None:
 
 
 def test_the_real_entry_point() -> None:
-    done = process("ops", "--family", "lerp")
+    done = process("ops", "--family", "lerp", "--formulas")
     assert (done.returncode, done.stderr) == (0, "")
     assert "da = (1−w)·dy, db = w·dy" in done.stdout
     assert process("--version").stdout.split() == ["pullback,", "version", pb.__version__]
@@ -73,7 +100,13 @@ def test_the_real_entry_point() -> None:
     [
         (["explain", "cumprd_backward"], "cumprod_backward"),
         (["bench", "sofmax"], "softmax"),
-        (["frobnicate"], "frobnicate"),
+        (["frobnicate"], "pullback --help lists them"),
+        (["chek"], "did you mean check?"),
+        (["explain", "softmax", "--shape", "axb"], "4096x4096"),
+        (["explain", "softmax", "--shape", "nan"], "4096x4096"),
+        (["explain", "softmax", "--dtype", "int8"], "f32, f64, f16, bf16"),
+        (["bench", "--shapes", ","], "at least one"),
+        (["bench", "--axes", "last"], "-1,0"),
         (["ops", "--family", "scam"], "scan"),
         (["bench", "--shapes", "4x-4"], "4x-4"),
         (["bench", "--dtypes", "f31"], "f31"),
@@ -108,7 +141,9 @@ def test_ops_lists_the_catalog() -> None:
     table = invoke("ops")
     for op in pb.catalog():
         assert f"\n{op.name} " in f"\n{table}"
-    assert "y[j] = Σ_{i≤j} x[i]" in table
+    for column in ("op", "family", "needs", "dtypes", "backends", "edge rules"):
+        assert column in table.splitlines()[0]
+    assert "y[j] = Σ_{i≤j} x[i]" in invoke("ops", "--formulas")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +214,7 @@ def test_warmup_fills_the_cache(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "3 problems run" in done.stdout
     kernels = list((tmp_path / "kernels").rglob("*.nbc"))
-    assert len(kernels) == 3
+    assert len(kernels) >= 3
     assert f"{len(kernels)} kernels in the cache" in done.stdout
 
 

@@ -66,7 +66,8 @@ def test_row_equals_float64(name, element):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("element", ["f32", "bf16"])
+# float64 shows every change of order, which a rounding to less would hide.
+@pytest.mark.parametrize("element", ["f64", "bf16"])
 @pytest.mark.parametrize("name", ALONG_AN_AXIS)
 def test_columns_equal_rows(name, element):
     for n in EXTENTS:

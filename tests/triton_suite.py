@@ -23,7 +23,7 @@ from cell_data import KINDS, operands
 from cells import OPS, Cell, Fenced
 from grid import BENT, COLUMNS, EVERY, OVERFLOWS, ROWS, default, is_defined, shapes, variants
 from pullback.formulas.primitives import NOWHERE
-from pullback.schedules.triton import launch, tiles
+from pullback.schedules.triton import backend, launch, tiles
 from pullback.schedules.triton.primitives import exp, exponent, ldexp, mantissa
 from pullback.schedules.triton.tiles import Tile
 
@@ -52,8 +52,12 @@ UNIT = {"f32": 2.0**-24, "f16": 2.0**-24, "bf16": 2.0**-24, "f64": 2.0**-53}
 
 
 def depth(extent: int) -> int:
-    """Roundings on the longest path of a fold: lanes by themselves, a tree, carries, the last."""
-    return tiles.STEPS + max(1, extent).bit_length() + 2
+    """Roundings on the longest path of a fold: lanes by themselves, a tree, carries, the last.
+
+    A thread of a GPU adds its part of a tile, 16 elements at most, one after the other.
+    """
+    serial = 0 if INTERPRETED else 16
+    return tiles.STEPS + serial + max(1, extent).bit_length() + 2
 
 
 tolerance.tree_depth = tolerance.scan_depth = depth
@@ -218,8 +222,9 @@ def test_shapes(name):
 
 
 EXTENTS = (1, 7, 1024, 1025, 5000)
-# A row is folded in one block up to 8192 elements.
+# A row is folded in one block up to 8192 elements, and up to 4096 in float64.
 LONGER = ("sum", "var", "max_backward", "softmax", "softmax_backward")
+LONGER_SCANS = ("cumsum_backward", "cumprod_backward", "logcumsumexp")
 
 
 def extents() -> Iterator[tuple[str, str, int, int]]:
@@ -228,8 +233,10 @@ def extents() -> Iterator[tuple[str, str, int, int]]:
             continue
         for n in (*EXTENTS, *((10000,) if name in LONGER else ())):
             yield name, "f32", n, -1
-        for element in ("f64", "bf16"):
+        for element in ("f64", "f16", "bf16"):
             yield name, element, 1025, -1
+        if name in (*LONGER, *LONGER_SCANS):
+            yield name, "f64", 5000, -1
         if op.family != "lerp":
             yield name, "f32", 1025, 0
 
@@ -240,6 +247,18 @@ def test_extents(name, element, extent, axis):
     op = OPS[name]
     shape = (1, extent) if axis == -1 else (extent, 2)
     cell = replace(default(op, element), shape=shape, axis=axis)
+    given = operands(cell, "normal")
+    wrong = wrong_with(cell, given, run(cell, given))
+    assert not wrong, wrong[0]
+
+
+@pytest.mark.parametrize("rows", EXTENTS)
+@pytest.mark.parametrize("is_sorted", [True, False])
+@pytest.mark.parametrize("name", ["segment_sum", "segment_sum_backward"])
+def test_segment_extents(name, is_sorted, rows):
+    """Few long segments, which programs share, and rows that cross tiles."""
+    cell = default(OPS[name], "f32", (rows, 3))
+    cell = replace(cell, is_sorted=is_sorted, num_segments=2)
     given = operands(cell, "normal")
     wrong = wrong_with(cell, given, run(cell, given))
     assert not wrong, wrong[0]
@@ -290,6 +309,25 @@ def test_broadcast_operands(name):
     y = torch.full(cell.shape, float("nan"), device=DEVICE)
     plan_of(cell).run(**tensors, **{cell.op.outputs[0]: y})
     wrong = wrong_with(cell, given, {cell.op.outputs[0]: to_numpy(y, cell)})
+    assert not wrong, wrong[0]
+
+
+def test_far_apart():
+    """Offsets that 32 bits do not hold; memory between the rows is never touched."""
+    cell = replace(default(OPS["cumsum"], "f16"), shape=(3, 40))
+    given = operands(cell, "normal")
+    step = 2**30
+    data = torch.empty(2 * step + 80, dtype=torch.float16, device=DEVICE)
+    x = pb.TensorRef(data, cell.shape, (step, 1))
+    y = pb.TensorRef(data, cell.shape, (step, 1), offset=40)
+    for row in range(3):
+        data[row * step : row * step + 40] = to_torch(given["x"])[row]
+    plan = plan_of(cell)
+    plan.run(x=x, y=y)
+    (used,) = plan._runner._launches.values()
+    assert used.shape.wide
+    result = torch.stack([data[row * step + 40 : row * step + 80] for row in range(3)])
+    wrong = wrong_with(cell, given, {"y": to_numpy(result, cell)})
     assert not wrong, wrong[0]
 
 
@@ -413,6 +451,42 @@ def test_wrong_ids_are_left_out_and_noted():
     plan.raise_for_ids()
 
 
+def test_ids_out_of_order_are_noted():
+    plan, tensors = segment_plan()
+    plan.run(**tensors, segment_ids=ids(0, 1, 0, 2))
+    plan.run(**tensors, segment_ids=ids(0, 0, 1, 2))
+    with pytest.raises(pb.InvalidProblemError, match=r"ascending order .* at row 2"):
+        plan.raise_for_ids()
+    plan, tensors = segment_plan(is_sorted=False)
+    plan.run(**tensors, segment_ids=ids(0, 1, 0, 2))
+    plan.raise_for_ids()
+
+
+def test_wrong_ids_of_a_backward():
+    """Rows without a source get zeros, and the first of them is noted."""
+    cell = replace(default(OPS["segment_sum_backward"], "f32"), shape=(2000, 2), num_segments=3)
+    plan = plan_of(cell)
+    wrong = torch.zeros(2000, dtype=torch.int32, device=DEVICE)
+    wrong[1500], wrong[1900] = 3, -1
+    d_input = torch.full((2000, 2), float("nan"), device=DEVICE)
+    tensors = {"d_output": torch.ones(3, 2, device=DEVICE), "d_input": d_input}
+    plan.run(**tensors, segment_ids=wrong)
+    empty = torch.nonzero((d_input == 0).all(1)).flatten()
+    assert empty.tolist() == [1500, 1900]
+    with pytest.raises(pb.InvalidProblemError, match=r"ids in \[0, 3\), got another at row 1500"):
+        plan.raise_for_ids()
+
+
+def test_dropped_ids_are_not_noted():
+    plan, tensors = segment_plan(policy="drop")
+    plan.run(**tensors, segment_ids=ids(-1, 0, 1, 9))
+    plan.raise_for_ids()
+    assert tensors["output"].tolist() == [[1, 1], [1, 1], [0, 0]]
+    plan.run(**tensors, segment_ids=ids(0, 9, 1, 2))
+    with pytest.raises(pb.InvalidProblemError, match=r"ascending order .* at row 2"):
+        plan.raise_for_ids()
+
+
 def test_can_implement_looks_at_ids():
     plan, tensors = segment_plan()
     plan.can_implement(**tensors, segment_ids=ids(0, 1, 1, 2))
@@ -463,6 +537,34 @@ def test_same_bits_again_and_anywhere_in_the_batch():
     assert (first == first[:1]).all()
 
 
+@pytest.fixture
+def no_waiting(monkeypatch):
+    """Fail where the host asks for a value of the device, or waits for it."""
+
+    def waits(*_):
+        raise AssertionError("the host waits for the device")
+
+    if not INTERPRETED:
+        torch.cuda.set_sync_debug_mode("error")
+    monkeypatch.setattr(backend, "finish", waits)
+    for method in ("item", "tolist", "nonzero", "__bool__", "__int__", "__float__"):
+        monkeypatch.setattr(torch.Tensor, method, waits)
+    yield
+    if not INTERPRETED:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_run_waits_for_nothing(name, request):
+    cell = default(OPS[name], "f32")
+    tensors = {n: to_torch(a) for n, a in operands(cell, "normal").items()}
+    for n in cell.op.outputs:
+        tensors[n] = torch.empty(cell.shape_of(n), device=DEVICE)
+    plan = plan_of(cell)
+    request.getfixturevalue("no_waiting")
+    plan.run(**tensors)
+
+
 @pytest.mark.skipif(INTERPRETED, reason="functions send CPU tensors to the CPU backend")
 @pytest.mark.parametrize("name", OPS)
 def test_functions(name):
@@ -488,3 +590,15 @@ def test_streams():
     plan.run(x=x, y=there, stream=pb.Stream(cuda=stream))
     stream.synchronize()
     assert torch.equal(here, there)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter has no streams")
+def test_ids_are_noted_on_any_stream():
+    plan, tensors = segment_plan()
+    wrong = ids(0, 1, 1, 7)
+    for _ in range(2):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        plan.run(**tensors, segment_ids=wrong, stream=pb.Stream(cuda=stream))
+        with pytest.raises(pb.InvalidProblemError, match="another at row 3"):
+            plan.raise_for_ids()

@@ -1,7 +1,8 @@
 """Run the commands shown in README.md and put what they print below them.
 
 A block of the language ``console`` whose first line is ``$ pullback ...`` is replaced by that line
-and the command's output, 120 columns wide.
+and the command's output, 120 columns wide. Times are those of the machine this runs on, so it has
+to be quiet; PyTorch is compared where it is installed.
 
 Usage: python tools/console.py
 """
@@ -21,9 +22,16 @@ BLOCK = re.compile(r"^```console\n\$ pullback (.*?)\n.*?^```$", re.DOTALL | re.M
 
 def shown(match: re.Match[str]) -> str:
     command = [sys.executable, "-m", "pullback", *shlex.split(match[1])]
+    print(f"pullback {match[1]}", flush=True)
     run = subprocess.run(
-        command, env={**os.environ, "COLUMNS": "120"}, capture_output=True, text=True, check=True
+        command,
+        env={**os.environ, "COLUMNS": "120"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
+    if run.returncode:
+        sys.exit(f"pullback {match[1]}: exit code {run.returncode}; README.md is unchanged")
     lines = [line.rstrip() for line in run.stdout.strip("\n").splitlines()]
     return "\n".join(["```console", f"$ pullback {match[1]}", *lines, "```"])
 

@@ -106,7 +106,7 @@ FAULTS = (
         "schedules/numba/columns.py",
         "lanes_box + (i & (LANES - 1)) * PITCH",
         "lanes_box + ((i >> 1) & (LANES - 1)) * PITCH",
-        "test_extents.py::test_columns_equal_rows[sum-f32]",
+        "test_extents.py::test_columns_equal_rows[sum-f64]",
     ),
     Fault(
         "id out of range let through",

@@ -1,9 +1,10 @@
-"""Write the speed tables of README.md from a report of ``pullback bench --full --json FILE``.
+"""Write the speed tables of README.md from reports of ``pullback bench``.
 
 They go between ``<!-- speed:begin -->`` and ``<!-- speed:end -->``. The machine is named by its CPU
-model and its number of cores.
+model and its number of cores. The first report is of ``pullback bench --full --json FILE``; a
+second one, of ``pullback bench --frontends --json FILE``, adds the table of the frameworks.
 
-Usage: python tools/speed_table.py REPORT.json [PAGE.md]
+Usage: python tools/speed_table.py REPORT.json [FRONTENDS.json] [PAGE.md]
 """
 
 from __future__ import annotations
@@ -118,6 +119,34 @@ def speed(report: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def by_frontend(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Forward and backward through each framework, ours beside its own."""
+    places = list(dict.fromkeys((r["frontend"], r["shape"]) for r in rows))
+    found = {(r["op"], r["frontend"], r["shape"]): r for r in rows}
+
+    def cell(op: str, frontend: str, shape: str) -> str:
+        r = found.get((op, frontend, shape))
+        return "" if r is None else f"{r['ms']:.3g} ms, {times(r['own_ms'] / r['ms'])}"
+
+    ops = dict.fromkeys(r["op"] for r in rows)
+    header = ["op, f32", *(f"{PEERS[f]}, {shape.replace('x', '×')}" for f, shape in places)]
+    ratios: dict[tuple[str, str], list[float]] = {place: [] for place in places}
+    for r in rows:
+        ratios[r["frontend"], r["shape"]].append(r["own_ms"] / r["ms"])
+    means = [times(geometric_mean(ratios[place])) for place in places]
+    body = [[f"`{op}`", *(cell(op, *place) for place in places)] for op in ops]
+    return table(header, [*body, ["geometric mean", *means]])
+
+
+def frontends(report: Mapping[str, Any]) -> str:
+    """The section on the frameworks."""
+    return (
+        "Forward and backward through a framework's autograd, `pullback.torch` and `pullback.jax` "
+        "beside the framework's own function (its time over ours):\n\n"
+        + by_frontend(report["frontends"])
+    )
+
+
 def _losses(cells: Sequence[Cell], lost: Sequence[str]) -> str:
     if not lost:
         return "No case is slower than its fastest peer."
@@ -127,18 +156,22 @@ def _losses(cells: Sequence[Cell], lost: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if not arguments:
+    pages = [a for a in arguments if a.endswith(".md")]
+    reports = [
+        json.loads(Path(a).read_text(encoding="utf-8")) for a in arguments if not a.endswith(".md")
+    ]
+    if not reports:
         print(__doc__, file=sys.stderr)
         return 2
-    report = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    page = Path(arguments[1]) if len(arguments) > 1 else README
+    page = Path(pages[0]) if pages else README
     text = page.read_text(encoding="utf-8")
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
         print(f"{page}: no {BEGIN} and {END}", file=sys.stderr)
         return 1
-    page.write_text(f"{head}{begin}\n\n{speed(report)}\n\n{end}{tail}", encoding="utf-8")
+    made = "\n\n".join(frontends(r) if "frontends" in r else speed(r) for r in reports)
+    page.write_text(f"{head}{begin}\n\n{made}\n\n{end}{tail}", encoding="utf-8")
     return 0
 
 

@@ -154,7 +154,8 @@ class CompilePeer(TorchPeer):
         return torch.compile(super()._segment(torch, shape, ids), dynamic=False)
 
 
-def _jax_forward(jax: Any, case: Case) -> Callable[..., Any]:
+def jax_forward(jax: Any, case: Case) -> Callable[..., Any]:
+    """The op of a case in JAX."""
     jnp, lax, kind, axes = jax.numpy, jax.lax, case.op.kind, case.axes
     axis = axes[0] if axes else 0
     scans = {
@@ -202,7 +203,7 @@ class JaxPeer:
             leaves: list[Any] = [given.get("input")]
             dy: Any = given.get("d_output")
         else:
-            forward = _jax_forward(jax, case)
+            forward = jax_forward(jax, case)
             names = ("a", "b") if case.family == "lerp" else ("x",)
             leaves, dy = [given.get(n) for n in names], given.get("dy")
         if case.op.direction == "forward":

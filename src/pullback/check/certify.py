@@ -13,7 +13,6 @@ from ..bench.case import Case
 from ..bench.machine import describe
 from ..bench.operands import make_operands
 from ..catalog import Op
-from ..errors import UnsupportedError
 from ..functional import FUNCTIONS
 from .layouts import layout_results, same_bytes
 
@@ -137,14 +136,7 @@ def certify(
         Measure torch's errors too; None for whether it is installed.
     progress
         Called with op and dtype before each, and with the result after.
-
-    Raises
-    ------
-    UnsupportedError
-        Without mpmath, which the oracle computes with.
     """
-    if importlib.util.find_spec("mpmath") is None:
-        raise UnsupportedError("the oracle needs mpmath: pip install 'pullback[check]'")
     if with_torch is None:
         with_torch = importlib.util.find_spec("torch") is not None
     results = []

@@ -27,11 +27,12 @@ from .parameters import AXIS_LIST, DTYPE_LIST, OP, SHAPE_LIST, THREADS, ListOf
 EPILOG = """
 \b
 Examples:
-  pullback bench                                  all ops, f32, under a minute
+  pullback bench                                  all ops, f32: about a minute
   pullback bench softmax cumsum --dtypes f32,bf16 --shapes 4096x4096 --axes -1
   pullback bench --full --json now.json --html now.html --plot now.png
   pullback bench --compare before.json
   pullback bench cumprod --scaling
+  pullback bench --frontends
 """
 
 PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
@@ -39,7 +40,9 @@ PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
 
 @click.command("bench", epilog=EPILOG)
 @click.argument("ops", nargs=-1, type=OP)
-@click.option("--quick", "mode", flag_value="quick", default=True, help="A minute (the default).")
+@click.option(
+    "--quick", "mode", flag_value="quick", default=True, help="About a minute (the default)."
+)
 @click.option("--full", "mode", flag_value="full", help="All shapes, dtypes and peers: hours.")
 @click.option("--direction", type=click.Choice(b.DIRECTIONS), default="backward", show_default=True)
 @click.option("--dtypes", type=DTYPE_LIST, help="Such as f32,bf16.")
@@ -50,6 +53,7 @@ PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
 @click.option("--rounds", type=click.IntRange(min=1), help="Samples per contender.")
 @click.option("--stat", type=click.Choice(["min", "median"]), default="min", show_default=True)
 @click.option("--scaling", is_flag=True, help="Time against size, zeros and threads instead.")
+@click.option("--frontends", is_flag=True, help="Forward and backward in torch and JAX instead.")
 @click.option("--json", "json_file", type=FILE, help="Write the report to a file (- for stdout).")
 @click.option("--plot", "plot_file", type=FILE, help="Draw bars into a PNG file.")
 @click.option("--html", "html_file", type=FILE, help="Write one page that needs no network.")
@@ -66,6 +70,7 @@ def command(
     rounds: int | None,
     stat: str,
     scaling: bool,
+    frontends: bool,
     json_file: Path | None,
     plot_file: Path | None,
     html_file: Path | None,
@@ -85,6 +90,9 @@ def command(
     settings = _settings(mode, threads, peers, rounds)
     if scaling:
         _scaling(chosen, dtypes, mode, settings, json_file, plot_file, html_file)
+        return
+    if frontends:
+        _frontends(chosen, shapes, settings, json_file)
         return
     grid = b.QUICK if mode == "quick" else b.FULL
     cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or ()))
@@ -111,7 +119,7 @@ def command(
         write_atomically(html_file, bench_page(report, stat_key, old).encode())
     if str(json_file) != "-":
         out = console()
-        for part in tables.bench(report, stat_key):
+        for part in tables.bench(report, stat_key, out):
             out.print(part)
         if old is not None:
             for part in tables.changes(b.compare(old, report)):
@@ -178,4 +186,36 @@ def _scaling(
     if str(json_file) != "-":
         out = console()
         for part in tables.scaling(report):
+            out.print(part)
+
+
+def _frontends(
+    ops: Any,
+    shapes: tuple[tuple[int, ...], ...] | None,
+    settings: b.Settings,
+    json_file: Path | None,
+) -> None:
+    from ..bench import frontends
+
+    here = frontends.installed()
+    if not here:
+        raise click.ClickException("neither torch nor jax is installed")
+    wanted = [s for s in shapes or frontends.SHAPES if len(s) == 2]
+    if not wanted:
+        raise click.ClickException("nothing to run: the frameworks are compared on matrices")
+    kinds = {op.kind for op in ops}
+    settings = dataclasses.replace(settings, peers=(), budget=1.0)
+    with steps(len(kinds) * len(here) * len(wanted)) as (progress, task):
+
+        def advance(name: str, done: bool) -> None:
+            progress.update(task, description=name)
+            if done:
+                progress.advance(task)
+
+        report = frontends.run(ops, here, wanted, settings, advance)
+    if json_file:
+        write_json(json_file, report)
+    if str(json_file) != "-":
+        out = console()
+        for part in tables.frontends(report):
             out.print(part)

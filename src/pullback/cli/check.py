@@ -16,7 +16,7 @@ from .parameters import DTYPE_LIST, OP
 EPILOG = """
 \b
 Examples:
-  pullback check                         every op, every dtype; a few minutes
+  pullback check                         every op and dtype: some minutes
   pullback check softmax cumprod --dtypes f32,bf16
   pullback check --json check.json --html check.html
 
@@ -71,7 +71,7 @@ def command(
         write_atomically(html_file, check_page(report).encode())
     if str(json_file) != "-":
         out = console()
-        for part in tables.checks(report, long):
+        for part in tables.checks(report, long, out):
             out.print(part)
     if not report["ok"]:
         raise SystemExit(1)

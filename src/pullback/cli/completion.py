@@ -19,9 +19,9 @@ Examples:
 
 
 @click.command("completion", epilog=EPILOG)
-@click.argument("shell", type=click.Choice(SHELLS), required=False)
+@click.argument("shell", type=click.Choice(SHELLS), required=False, metavar="[SHELL]")
 def command(shell: str | None) -> None:
-    """Print the completion script of SHELL, or of the shell in use."""
+    """Print the completion script of SHELL (bash, zsh or fish), or of the shell in use."""
     if shell is None:
         shell = os.path.basename(os.environ.get("SHELL", ""))
         if shell not in SHELLS:

@@ -71,7 +71,15 @@ def facts() -> dict[str, Any]:
     }
 
 
-@click.command("env")
+EPILOG = """
+\b
+Examples:
+  pullback env                    for a bug report
+  pullback env --json
+"""
+
+
+@click.command("env", epilog=EPILOG)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(as_json: bool) -> None:
     """Show versions, CPU, kernel cache, threads and GPU."""

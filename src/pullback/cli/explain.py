@@ -13,11 +13,11 @@ from rich.syntax import Syntax
 from ..bench import Case, find_op
 from ..catalog import Op
 from ..functional import FUNCTIONS
-from . import parameters, tables
+from . import tables
 from .derivations import DERIVATIONS
 from .ops import as_record
 from .output import console
-from .parameters import OP
+from .parameters import DTYPE, OP, SHAPE
 
 EPILOG = """
 \b
@@ -66,22 +66,21 @@ def facts(op: Op, case: Case) -> dict[str, Any]:
 
 @click.command("explain", epilog=EPILOG)
 @click.argument("op", type=OP)
-@click.option("--shape", default="4096x4096", show_default=True, help="For the kernel and bytes.")
-@click.option("--dtype", default="f32", show_default=True)
+@click.option("--shape", type=SHAPE, default="4096x4096", show_default=True,
+              help="For the kernel and bytes.")  # fmt: skip
+@click.option("--dtype", type=DTYPE, default="f32", show_default=True)
 @click.option("--axis", default=-1, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def command(op: str, shape: str, dtype: str, axis: int, as_json: bool) -> None:
+def command(op: str, shape: tuple[int, ...], dtype: str, axis: int, as_json: bool) -> None:
     """Say what OP computes, where that comes from, and which kernel runs it."""
     row = find_op(op)
-    try:
-        dims, element = parameters.shape(shape), parameters.dtype(dtype)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from None
-    found = facts(row, _case(row, dims, element, axis))
+    found = facts(row, _case(row, shape, dtype, axis))
     if as_json:
         click.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
     out = console()
     for part in tables.explanation(found):
         out.print(part)
-    out.print(Syntax(found["snippet"], "python", background_color="default"))
+    # Longer lines than the terminal stay whole, so that they can be copied.
+    code = Syntax("", "python", background_color="default").highlight(found["snippet"])
+    out.print(code, soft_wrap=True, end="")

@@ -10,6 +10,7 @@ import click
 from ..catalog import Op, catalog
 from . import tables
 from .output import console
+from .parameters import DTYPE
 
 EPILOG = """
 \b
@@ -17,6 +18,7 @@ Examples:
   pullback ops
   pullback ops cum                          names that contain "cum"
   pullback ops --family reduce --direction backward
+  pullback ops softmax --formulas
   pullback ops --needs y --json
 """
 
@@ -46,8 +48,9 @@ def as_record(op: Op) -> dict[str, Any]:
 )
 @click.option("--direction", type=click.Choice(["forward", "backward"]))
 @click.option("--needs", type=click.Choice(["x", "y", "none"]), help="Saves the backward wants.")
-@click.option("--dtype", type=click.Choice(["f32", "f64", "f16", "bf16"]))
+@click.option("--dtype", type=DTYPE, help="Ops that take it, such as bf16.")
 @click.option("--backend", help="Ops that run there, such as numba or triton.")
+@click.option("--formulas", is_flag=True, help="Show the formulas instead of the edge rules.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
     text: str | None,
@@ -56,6 +59,7 @@ def command(
     needs: str | None,
     dtype: str | None,
     backend: str | None,
+    formulas: bool,
     as_json: bool,
 ) -> None:
     """List the ops whose name contains TEXT, or all of them."""
@@ -74,7 +78,7 @@ def command(
         return
     out = console()
     if not found:
-        out.print("no op fits")
+        out.print("no op fits; pullback ops lists them all")
         return
-    for part in tables.ops(found):
+    for part in tables.ops(found, formulas, out):
         out.print(part)

@@ -20,6 +20,7 @@ from rich.progress import (
     ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 
 
@@ -42,6 +43,9 @@ def steps(total: int) -> Iterator[tuple[Progress, Any]]:
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("elapsed,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
     )
     with bar(*columns) as progress:
         yield progress, progress.add_task("", total=total)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..bench import compare, figures
@@ -20,27 +20,43 @@ STYLE = """
 body { margin: 0 auto; max-width: 68rem; padding: 2rem 1.5rem 4rem; background: var(--page);
   color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+h3 { font-size: 1rem; margin: 1.4rem 0 .4rem; }
 p { margin: .3rem 0; max-width: 46rem; } .soft { color: var(--soft); } p.wide { max-width: none; }
-.cards { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1.2rem 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr));
+  gap: .75rem; margin: 1.2rem 0; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: 8px;
-  padding: .6rem 1rem; min-width: 8.5rem; }
-.card b { display: block; font-size: 1.35rem; } .card span { color: var(--soft); }
+  padding: .6rem 1rem; }
+.card b { display: block; font-size: 1.35rem; white-space: nowrap; }
+.card span { color: var(--soft); }
+.card.good b { color: var(--good); } .card.bad b { color: var(--bad); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { padding: .32rem .6rem; border-bottom: 1px solid var(--line); text-align: left;
   white-space: nowrap; }
 th { color: var(--soft); font-weight: 600; border-bottom-width: 2px; }
+td.n + td:not(.n), th.n + th:not(.n) { padding-left: 1.6rem; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 td.good { color: var(--good); font-weight: 600; } td.bad { color: var(--bad); font-weight: 600; }
 td.dim { color: var(--soft); } tbody tr:hover { background: var(--panel); }
 svg { max-width: 100%; height: auto; }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
-svg text.soft { fill: var(--soft); } svg line { stroke: var(--grid); }
+svg text.soft { fill: var(--soft); } svg text.small { font-size: 9px; fill: var(--soft);
+  stroke: var(--page); stroke-width: 3px; paint-order: stroke; }
+svg line { stroke: var(--grid); } svg line.mark { stroke: var(--soft); stroke-dasharray: 3 3; }
 """
+
+
+# Of a chart, in its own units: where the bars begin, how long and how thick they may be.
+LEFT, TOP, WIDTH, THICK = 190, 34, 620, 10
 
 
 def _escape(value: object) -> str:
     return html.escape(str(value))
+
+
+def _when(report: Mapping[str, Any]) -> str:
+    """The time of a report to the minute; it is kept in UTC."""
+    return f"{report['when'][:16].replace('T', ' ')} UTC"
 
 
 def page(title: str, subtitle: str, parts: Iterable[str]) -> str:
@@ -55,11 +71,12 @@ def page(title: str, subtitle: str, parts: Iterable[str]) -> str:
     )
 
 
-def cards(pairs: Iterable[tuple[str, str]]) -> str:
-    """Large figures with a caption each."""
+def cards(given: Iterable[tuple[str, ...]]) -> str:
+    """Large figures with a caption each, and perhaps a class."""
     inside = "".join(
-        f'<div class="card"><b>{_escape(value)}</b><span>{_escape(name)}</span></div>'
-        for value, name in pairs
+        f'<div class="{" ".join(["card", *kind])}"><b>{_escape(value)}</b>'
+        f"<span>{_escape(name)}</span></div>"
+        for value, name, *kind in given
     )
     return f'<div class="cards">{inside}</div>'
 
@@ -86,63 +103,97 @@ def bar_chart(
     rows: Mapping[str, Mapping[str, float]],
     names: Sequence[str],
     ticks: Sequence[tuple[float, str]],
-    place: Any,
+    place: Callable[[float], float],
+    label: Callable[[float], str],
+    mark: float,
 ) -> str:
-    """Horizontal bars grouped by row; ``place`` maps a value to a share of the width."""
-    left, width, thick, gap = 190, 620, 9, 12
-    group = thick * len(names) + gap
-    height = 34 + group * len(rows) + 24
-    out = [f'<svg viewBox="0 0 {left + width + 60} {height}" role="img">']
-    at = left
-    for name in names:
-        colour = COLOURS.get(name, "#777777")
-        out.append(f'<rect x="{at}" y="6" width="11" height="11" rx="2" fill="{colour}"/>')
-        out.append(f'<text x="{at + 16}" y="16">{_escape(name)}</text>')
-        at += 34 + 8 * len(name)
-    bottom = height - 22
-    for value, label in ticks:
-        x = left + width * place(value)
-        out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="28" y2="{bottom}"/>')
-        text = f'<text class="soft" x="{x:.1f}" y="{bottom + 15}" text-anchor="middle">'
-        out.append(f"{text}{_escape(label)}</text>")
+    """Horizontal bars grouped by row, each with its value.
+
+    Parameters
+    ----------
+    rows
+        Values by row and name.
+    ticks
+        Values with what the axis says there.
+    place
+        Maps a value to a share of the width.
+    label
+        A value as text.
+    mark
+        The value whose line stands out.
+    """
+    group = THICK * len(names) + 12
+    bottom = TOP + group * len(rows) + 2
+    out = [f'<svg viewBox="0 0 {LEFT + WIDTH + 70} {bottom + 22}" role="img">', _legend(names)]
+    for value, text in ticks:
+        x = LEFT + WIDTH * place(value)
+        kind = ' class="mark"' if value == mark else ""
+        out.append(
+            f'<line{kind} x1="{x:.1f}" x2="{x:.1f}" y1="28" y2="{bottom}"/>'
+            f'<text class="soft" x="{x:.1f}" y="{bottom + 15}" text-anchor="middle">'
+            f"{_escape(text)}</text>"
+        )
     for r, (row, values) in enumerate(rows.items()):
-        top = 34 + r * group
-        middle = top + thick * len(names) / 2 + 4
-        out.append(f'<text x="{left - 8}" y="{middle:.1f}" text-anchor="end">{_escape(row)}</text>')
+        top = TOP + r * group
+        middle = top + THICK * len(names) / 2 + 4
+        out.append(f'<text x="{LEFT - 8}" y="{middle:.1f}" text-anchor="end">{_escape(row)}</text>')
         for k, name in enumerate(names):
-            if name not in values:
-                continue
-            length = max(1.0, width * min(1.06, place(values[name])))
-            out.append(
-                f'<rect x="{left}" y="{top + k * thick}" width="{length:.1f}" '
-                f'height="{thick - 1}" rx="1.5" fill="{COLOURS.get(name, "#777777")}">'
-                f"<title>{_escape(row)}, {_escape(name)}: {values[name]:.3g}</title></rect>"
-            )
-    out.append("</svg>")
+            if name in values:
+                length = max(1.0, WIDTH * min(1.06, place(values[name])))
+                out.append(_bar(row, name, label(values[name]), length, top + k * THICK))
+    return "".join([*out, "</svg>"])
+
+
+def _legend(names: Sequence[str]) -> str:
+    out, at = [], LEFT
+    for name in names:
+        out.append(
+            f'<rect x="{at}" y="6" width="11" height="11" rx="2" fill="{_colour(name)}"/>'
+            f'<text x="{at + 16}" y="16">{_escape(name)}</text>'
+        )
+        at += 34 + 8 * len(name)
     return "".join(out)
+
+
+def _bar(row: str, name: str, said: str, length: float, y: int) -> str:
+    return (
+        f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{THICK - 1}" rx="1.5" '
+        f'fill="{_colour(name)}"><title>{_escape(f"{row}, {name}: {said}")}</title></rect>'
+        f'<text class="small" x="{LEFT + length + 4:.1f}" y="{y + 8}">{_escape(said)}</text>'
+    )
+
+
+def _colour(name: str) -> str:
+    return COLOURS.get(name, "#777777")
 
 
 def bench_page(report: Mapping[str, Any], stat: str, old: Mapping[str, Any] | None = None) -> str:
     """A benchmark as a page."""
     summary, peers = report["summary"], list(report["settings"]["peers"])
-    top = [(percent(summary["of_copy"]), "of copy bandwidth, geometric mean")]
+    top = [(percent(summary["of_copy"]), "of a copy's speed")]
     if summary["against_fastest"]:
-        top.append((f"{number(summary['against_fastest'], 2)}x", "the speed of the fastest peer"))
+        top.append((f"{number(summary['against_fastest'], 2)}x", "the fastest peer's speed"))
     top += [
-        (f"{number(summary['against'].get(p), 2)}x", p) for p in peers if p in summary["against"]
+        (f"{number(summary['against'][p], 2)}x", f"{p}'s speed")
+        for p in peers
+        if p in summary["against"]
     ]
     if peers:
-        top.append((f"{len(summary['lost'])} of {summary['cases']}", "cases lost to a peer"))
+        top.append((f"{len(summary['lost'])}/{summary['cases']}", "cases lost to a peer"))
     reached = shares(report, stat)
     highest = max((v for row in reached.values() for v in row.values()), default=1.0)
     full = max(1.0, math.ceil(highest * 5) / 5)
     ticks = [(k / 5, f"{20 * k}%") for k in range(round(full * 5) + 1)]
     parts = [
         cards(top),
+        '<p class="soft">Geometric means over the cases; all is measured in the same run.</p>',
         "<h2>Useful bytes per second, as a share of a copy of the same bytes</h2>",
-        '<p class="soft">Geometric mean over the cases of an op, all measured in one run. '
-        "Each operand counts once.</p>",
-        bar_chart(reached, ["pullback", *peers], ticks, lambda v: v / full),
+        '<p class="soft">Geometric mean over the cases of an op. Each operand counts once.</p>',
+        bar_chart(reached, ["pullback", *peers], ticks, lambda v: v / full, percent, 1.0),
+    ]
+    if old is not None:
+        parts += ["<h2>Compared with before</h2>", _changes(old, report)]
+    parts += [
         "<h2>Every case</h2>",
         '<p class="soft">ms: plan.run into the caller\'s buffer; call: the function that allocates '
         "its result. The ratio of a peer is its time over that of plan.run; below 1 it is "
@@ -152,9 +203,7 @@ def bench_page(report: Mapping[str, Any], stat: str, old: Mapping[str, Any] | No
             [_bench_row(cell, stat, peers) for cell in report["cells"]],
         ),
     ]
-    if old is not None:
-        parts += ["<h2>Compared with before</h2>", _changes(old, report)]
-    return page("pullback bench", f"{machine_line(report)}; {report['when']}", parts)
+    return page("pullback bench", f"{machine_line(report)}; {_when(report)}", parts)
 
 
 def _bench_row(cell: Mapping[str, Any], stat: str, peers: Sequence[str]) -> list[tuple[str, str]]:
@@ -219,7 +268,7 @@ def scaling_page(report: Mapping[str, Any]) -> str:
         end = "speedup" if study == "threads" else "exponent"
         head = ["op", "shape" if study == "threads" else "", *(f"{c:,}" for c in columns), end]
         parts += [f"<h2>{heading}</h2>", table(head, lines)]
-    return page("pullback bench --scaling", f"{machine_line(report)}; {report['when']}", parts)
+    return page("pullback bench --scaling", f"{machine_line(report)}; {_when(report)}", parts)
 
 
 def check_page(report: Mapping[str, Any]) -> str:
@@ -230,15 +279,15 @@ def check_page(report: Mapping[str, Any]) -> str:
     libraries = machine["libraries"]
     theirs = any("torch_max_ulp" in r for r in results)
     top = [
-        ("pass" if not failed else "FAIL", "this installation"),
-        (f"{len(results) - len(failed)} of {len(results)}", "op and dtype pairs passed"),
+        ("FAIL", "this installation", "bad") if failed else ("pass", "this installation", "good"),
+        (f"{len(results) - len(failed)}/{len(results)}", "op and dtype pairs passed"),
         *(_worst(results, d) for d in dict.fromkeys(r["dtype"] for r in results)),
     ]
     with_torch = f", torch {libraries['torch']}" if theirs and "torch" in libraries else ""
     subtitle = (
         f"pullback {machine['pullback']} on {machine['cpu']}, {machine['cores']} cores; "
         f"numba {libraries.get('numba')}, numpy {libraries.get('numpy')}{with_torch}; "
-        f"{report['when']}"
+        f"{_when(report)}"
     )
     parts = [cards(top)]
     if failed:
@@ -257,7 +306,7 @@ def check_page(report: Mapping[str, Any]) -> str:
     ]
     for dtype in dict.fromkeys(r["dtype"] for r in results):
         rows = {r["op"]: _ulps(r) for r in results if r["dtype"] == dtype}
-        parts += [f"<h2>{_escape(dtype)}</h2>", _ulp_chart(rows, names)]
+        parts += [f"<h3>{_escape(dtype)}</h3>", _ulp_chart(rows, names)]
     columns = ["op", "dtype", "max", "mean"]
     columns += ["torch max", "torch mean"] if theirs else []
     columns += ["same bytes", "result"]
@@ -296,7 +345,7 @@ def _ulp_chart(rows: Mapping[str, Mapping[str, float]], names: Sequence[str]) ->
         return max(0.0, math.log10(max(value, 0.01)) + 2) / span if value < math.inf else 1.05
 
     ticks = [(0.5, "0.5")] + [(10.0**k, f"{10**k:,}") for k in range(1, decades + 1)]
-    return bar_chart(rows, names, ticks, place)
+    return bar_chart(rows, names, ticks, place, ulp, 0.5)
 
 
 def _check_row(result: Mapping[str, Any], theirs: bool) -> list[tuple[str, str]]:

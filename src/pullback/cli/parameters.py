@@ -27,9 +27,12 @@ class ListOf(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, tuple):
             return value
         try:
-            return tuple(self._item(part) for part in str(value).split(",") if part.strip())
+            found = tuple(self._item(part) for part in str(value).split(",") if part.strip())
         except (ValueError, PullbackError) as error:
             self.fail(str(error), param, ctx)
+        if not found:
+            self.fail("expected at least one", param, ctx)
+        return found
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """Complete the last item of the list."""
@@ -44,13 +47,21 @@ def dtype(text: str) -> str:
 
 def shape(text: str) -> tuple[int, ...]:
     """A shape such as 4096x4096; "16e6" and "8_000_000" are numbers too."""
-    dims = []
-    for part in re.split(r"[x×]", text.strip()):
-        number = float(part)
-        if number < 0 or number != int(number):
-            raise ValueError(f"expected a shape such as 4096x4096, got {text!r}")
-        dims.append(int(number))
-    return tuple(dims)
+    try:
+        numbers = [float(part) for part in re.split(r"[x×]", text.strip())]
+        if all(n >= 0 and n.is_integer() for n in numbers):
+            return tuple(map(int, numbers))
+    except ValueError:
+        pass
+    raise ValueError(f"expected a shape such as 4096x4096, got {text!r}")
+
+
+def axis(text: str) -> int:
+    """A number of an axis."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"expected axes such as -1,0, got {text!r}") from None
 
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -75,6 +86,38 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         return int(number * bytes_each)
 
 
+class Dtype(click.ParamType):  # type: ignore[type-arg]
+    """An element type by any of its names."""
+
+    name = "dtype"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Its short name."""
+        try:
+            return dtype(str(value))
+        except PullbackError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """The short names."""
+        return [CompletionItem(name) for name in DTYPES if name.startswith(incomplete)]
+
+
+class Shape(click.ParamType):  # type: ignore[type-arg]
+    """A shape such as 4096x4096."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
+        """Its lengths."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return shape(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 class OpName(click.ParamType):  # type: ignore[type-arg]
     """The name of an op or of a kind; completion offers them all."""
 
@@ -88,7 +131,9 @@ class OpName(click.ParamType):  # type: ignore[type-arg]
 
 DTYPE_LIST = ListOf("dtypes", dtype, DTYPES)
 SHAPE_LIST = ListOf("shapes", shape)
-AXIS_LIST = ListOf("axes", int)
+AXIS_LIST = ListOf("axes", axis)
 THREADS = click.IntRange(min=1)
+DTYPE = Dtype()
+SHAPE = Shape()
 OP = OpName()
 SIZE = Size()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ from ..errors import PullbackError
 
 # Name -> one line of help, so that listing the commands imports none of them.
 COMMANDS = {
-    "ops": "The catalog: every op with its formula, saves and edge rules.",
-    "explain": "One op: formula, derivation, edges, kernel, and a snippet to run.",
+    "ops": "The catalog: every op with its saves, dtypes and edge rules.",
+    "explain": "One op: formula, derivation, kernel, and a snippet to run.",
     "check": "Certify this installation against a high-precision oracle.",
     "bench": "Speed on this machine, beside a copy and beside other libraries.",
     "run": "Run an op on files, also on files larger than memory.",
@@ -41,6 +42,16 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order of the table."""
         return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, but an unknown name is answered with those nearest to it."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, 2)
+            hint = f"did you mean {', '.join(near)}?" if near else "pullback --help lists them"
+            raise click.UsageError(f"unknown command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command, imported now."""
@@ -96,8 +107,12 @@ def fail(message: str, code: int = 2) -> NoReturn:
     cls=Commands,
     help="Gradient kernels for scans, reductions, softmax, lerp and segment sums.",
     epilog=EXAMPLES,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="pullback")
-def main() -> None:
-    """Nothing to do before a command."""
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Without a command, help."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

@@ -16,9 +16,9 @@ from rich.progress import (
 
 from ..bench import find_op
 from ..outofcore import Job, Options
-from . import parameters, tables
+from . import tables
 from .output import bar, console
-from .parameters import OP, SIZE, THREADS
+from .parameters import DTYPE, OP, SHAPE, SIZE, THREADS
 from .root import fail
 
 EPILOG = """
@@ -26,17 +26,20 @@ EPILOG = """
 Examples:
   pullback run softmax_backward --dy dy.npy --y y.npy --axis -1 --out dx.npy
   pullback run cumsum_backward --dy dy.npy --out dx.npy --memory 2GB
-  pullback run sum_backward --dy dy.npy --shape 4096x4096 --axis 0 --out dx.npy
-  pullback run segment_sum_backward --d-output g.npy --ids ids.npy --out d_input.npy
+  pullback run sum_backward --dy dy.npy --shape 4096x512 --axis 0 --out dx.npy
+  pullback run segment_sum --input x.npy --ids i.npy --num-segments 9 \\
+    --out y.npy
+  pullback run segment_sum_backward --d-output g.npy --ids i.npy --out dx.npy
   pullback run lerp_backward --dy dy.npy --weight 0.25 --da da.npy --db db.npy
-  pullback run softmax --x x.bin --dtype bfloat16 --shape 1024x4096 --out y.bin
+  pullback run softmax --x x.bin --dtype bfloat16 --shape 64x4096 --out y.bin
 
-A .npy file is read and written in place in the file, never as a whole. Of a .npz the member called
-like the operand is used; any other file is raw and needs --dtype and --shape. An interrupted run
-leaves nothing under the name of the output; --resume continues it.
+A .npy file is mapped into memory, never read as a whole. Of a .npz the member called like the
+operand is used; any other file is raw and needs --dtype and --shape. An interrupted run leaves
+nothing under the name of the output; --resume continues it.
 """
 
 FILE = click.Path(path_type=Path)
+OUTPUT = click.Path(path_type=Path, readable=False)
 # Option -> operand.
 INPUTS = {
     "dy": "dy", "x": "x", "y": "y", "a": "a", "b": "b",
@@ -47,7 +50,11 @@ INPUTS = {
 def _axis(text: str) -> Any:
     if text.strip().lower() in ("all", "none"):
         return None
-    axes = tuple(int(part) for part in text.split(","))
+    try:
+        axes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        message = f"axis: expected an axis such as -1, axes such as 0,2, or all, got {text!r}"
+        raise click.ClickException(message) from None
     return axes[0] if len(axes) == 1 else axes
 
 
@@ -61,20 +68,22 @@ def _axis(text: str) -> Any:
 @click.option("--input", "input", type=FILE, help="Of segment_sum: the rows to add.")
 @click.option("--d-output", type=FILE, help="Of segment_sum_backward: one row a segment.")
 @click.option("--ids", type=FILE, help="Of segment ops: int32 or int64 ids.")
-@click.option("--out", type=FILE, help="The result.")
-@click.option("--da", type=FILE, help="Of lerp_backward.")
-@click.option("--db", type=FILE, help="Of lerp_backward.")
+@click.option("--out", type=OUTPUT, help="The result.")
+@click.option("--da", type=OUTPUT, help="Of lerp_backward.")
+@click.option("--db", type=OUTPUT, help="Of lerp_backward.")
 @click.option("--axis", default="-1", show_default=True, help="Such as -1, 0,2 or all.")
-@click.option("--shape", help="Of the full operands, where no file tells.")
-@click.option("--dtype", help="Of raw files: float32, float64, float16 or bfloat16.")
+@click.option("--shape", type=SHAPE, help="Of the full operands, where no file tells.")
+@click.option("--dtype", type=DTYPE, help="Of raw files: float32, float64, float16 or bfloat16.")
 @click.option("--reverse", is_flag=True, help="The scan runs from the end.")
-@click.option("--ties", help="Of max, min, cummax and cummin.")
+@click.option("--ties", type=click.Choice(["first", "last", "split", "all"]),
+              help="Of max, min, cummax and cummin.")  # fmt: skip
 @click.option("--correction", type=float, default=1.0, show_default=True, help="Of var and std.")
 @click.option("--weight", type=float, help="Of lerp.")
 @click.option("--keepdims", is_flag=True, help="Keep the reduced axes at length 1.")
-@click.option("--num-segments", type=click.IntRange(min=0))
+@click.option("--num-segments", type=click.IntRange(min=0), help="Of segment_sum.")
 @click.option("--sorted", "is_sorted", is_flag=True, help="The ids ascend.")
-@click.option("--out-of-range", type=click.Choice(["raise", "drop"]), default="raise")
+@click.option("--out-of-range", type=click.Choice(["raise", "drop"]), default="raise",
+              show_default=True, help="Of ids.")  # fmt: skip
 @click.option("--memory", type=SIZE, help="Such as 2GB: the most this process may occupy.")
 @click.option("--threads", type=THREADS, help="Default: all CPUs.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted run of the same command.")
@@ -83,22 +92,19 @@ def command(op: str, **given: Any) -> None:
     row = find_op(op)
     inputs = {name: given[o] for o, name in INPUTS.items() if given[o] is not None}
     outputs = _outputs(row.outputs, given)
-    try:
-        options = Options(
-            axis=_axis(given["axis"]),
-            shape=parameters.shape(given["shape"]) if given["shape"] else None,
-            dtype=parameters.dtype(given["dtype"]) if given["dtype"] else None,
-            reverse=given["reverse"],
-            ties=given["ties"],
-            correction=given["correction"],
-            weight=given["weight"],
-            keepdims=given["keepdims"],
-            num_segments=given["num_segments"],
-            is_sorted=given["is_sorted"],
-            out_of_range=given["out_of_range"],
-        )
-    except ValueError as error:
-        raise click.ClickException(str(error)) from None
+    options = Options(
+        axis=_axis(given["axis"]),
+        shape=given["shape"],
+        dtype=given["dtype"],
+        reverse=given["reverse"],
+        ties=given["ties"],
+        correction=given["correction"],
+        weight=given["weight"],
+        keepdims=given["keepdims"],
+        num_segments=given["num_segments"],
+        is_sorted=given["is_sorted"],
+        out_of_range=given["out_of_range"],
+    )
     job = Job(row, inputs, outputs, options, given["memory"], given["threads"])
     columns = (
         TextColumn(row.name, markup=False),
@@ -114,8 +120,10 @@ def command(op: str, **given: Any) -> None:
                 given["resume"],
                 lambda done, total: progress.update(task, completed=done, total=total),
             )
-    except KeyboardInterrupt:
-        fail("interrupted; the same command with --resume continues what was finished", 130)
+    except KeyboardInterrupt as interrupt:
+        fail(f"interrupted; {interrupt}" if str(interrupt) else "interrupted", 130)
+    if given["resume"] and not summary.resumed:
+        click.echo("pullback: found nothing to resume; ran from the start", err=True)
     speed = tables.size(summary.bytes / max(summary.seconds, 1e-9))
     limit = f" of {tables.size(given['memory'])}" if given["memory"] else ""
     again = f", {summary.resumed} of them before" if summary.resumed else ""

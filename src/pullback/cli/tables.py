@@ -5,22 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ..bench import Change, figures
 from ..catalog import Op
 
+# From here on the catalog has a column for what is usually the same for every op.
+WIDE_OPS = 110
+KEYS = ("dtype", "shape", "axis")
 PLAIN = {"box": None, "pad_edge": False, "header_style": "bold"}
 
 
-def table(columns: Sequence[str], right: Sequence[str] = (), title: str | None = None) -> Table:
-    """An unboxed table; the columns named in ``right`` hold numbers."""
-    made = Table(title=title, title_justify="left", **PLAIN)  # type: ignore[arg-type]
+def table(columns: Sequence[str], right: Sequence[str] = (), gap: int = 2) -> Table:
+    """An unboxed table; the columns named in ``right`` hold numbers, and shapes may be folded."""
+    made = Table(padding=(0, gap, 0, 0), **PLAIN)  # type: ignore[arg-type]
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+        made.add_column(
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=name != "shape",
+            overflow="fold" if name == "shape" else "ellipsis",
+        )
     return made
+
+
+def fits(made: Table, out: Console) -> bool:
+    """Whether a table can be printed without folding or cutting anything."""
+    return out.measure(made, options=out.options.update(width=10_000)).maximum <= out.width
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -47,7 +60,7 @@ def ratio(value: float | None) -> Text:
 
 
 def _varying(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [k for k in ("dtype", "shape", "axis") if len({c[k] for c in cells}) > 1]
+    return [k for k in KEYS if len({c[k] for c in cells}) > 1]
 
 
 def machine_line(report: Mapping[str, Any]) -> str:
@@ -61,23 +74,14 @@ def machine_line(report: Mapping[str, Any]) -> str:
     return f"{machine['cpu']}, {cores}, {threads}" + (f"; {versions}" if versions else "")
 
 
-def bench(report: Mapping[str, Any], stat: str) -> Iterator[RenderableType]:
+def bench(report: Mapping[str, Any], stat: str, out: Console) -> Iterator[RenderableType]:
     """The table of a benchmark, its means, and what it lost."""
     cells = report["cells"]
     peers = list(report["settings"]["peers"])
-    varying = _varying(cells)
-    fixed = [f"{k} {cells[0][k]}" for k in ("dtype", "shape", "axis") if k not in varying]
-    numbers = ["ms", "call ms", "GB/s", "of copy", *peers, "fastest"]
-    made = table(["op", *varying, *numbers], numbers)
-    for cell in cells:
-        row: list[Any] = [cell["op"], *(cell[k] for k in varying)]
-        found = figures(cell, stat)
-        if found is None:
-            made.add_row(*row, Text("skipped" if "skipped" in cell else "WRONG", style="red"))
-            continue
-        row += [number(found.ms), number(found.function_ms), number(found.gbs)]
-        row += [percent(found.of_copy), *(ratio(found.ratios.get(p)) for p in peers)]
-        made.add_row(*row, ratio(found.against_fastest))
+    fixed = [f"{k} {cells[0][k]}" for k in KEYS if k not in _varying(cells)]
+    made = _bench_table(cells, stat, peers, short=False)
+    if not fits(made, out):
+        made = _bench_table(cells, stat, peers, short=True)
     yield machine_line(report)
     if fixed:
         yield ", ".join(fixed)
@@ -90,6 +94,31 @@ def bench(report: Mapping[str, Any], stat: str) -> Iterator[RenderableType]:
             yield Text(f"WRONG {cell['op']}: {cell['check']['reason']}", style="red")
 
 
+def _bench_table(
+    cells: Sequence[Mapping[str, Any]], stat: str, peers: Sequence[str], short: bool
+) -> Table:
+    """Every case; a short table has neither the time of a call nor the fastest peer."""
+    varying = _varying(cells)
+    rest = [] if short else ["fastest"]
+    numbers = ["ms", *([] if short else ["call ms"]), "GB/s", "of copy", *peers, *rest]
+    made = table(["op", *varying, *numbers], numbers, 1 if short else 2)
+    for cell in cells:
+        row: list[Any] = [cell["op"], *(cell[k] for k in varying)]
+        found = figures(cell, stat)
+        if found is None:
+            made.add_row(*row, Text("skipped" if "skipped" in cell else "WRONG", style="red"))
+            continue
+        row.append(number(found.ms))
+        if not short:
+            row.append(number(found.function_ms))
+        row += [number(found.gbs), percent(found.of_copy)]
+        row += [ratio(found.ratios.get(p)) for p in peers]
+        if not short:
+            row.append(ratio(found.against_fastest))
+        made.add_row(*row)
+    return made
+
+
 def _bench_summary(summary: Mapping[str, Any], peers: Sequence[str]) -> Iterator[RenderableType]:
     means = [f"{percent(summary['of_copy'])} of copy"] if summary["of_copy"] else []
     means += [f"{number(summary['against'][p], 2)}x {p}" for p in peers if p in summary["against"]]
@@ -98,7 +127,8 @@ def _bench_summary(summary: Mapping[str, Any], peers: Sequence[str]) -> Iterator
     if summary["function_against_fastest"]:
         called = number(summary["function_against_fastest"], 2)
         means.append(f"{called}x as a call that allocates")
-    yield f"geometric means over {summary['cases']} cases: {', '.join(means)}"
+    cases = f"{summary['cases']} case{'s' * (summary['cases'] != 1)}"
+    yield f"geometric means over {cases}: {', '.join(means)}"
     for what, names in (
         ("slower than a peer", summary["lost"]),
         ("wrong, not timed", summary["failed"]),
@@ -118,7 +148,7 @@ def changes(found: Sequence[Change]) -> Iterator[RenderableType]:
         yield "compare: the two reports have no case in common"
         return
     if not moved:
-        yield f"compare: none of {len(found)} cases changed beyond its noise"
+        yield f"compare: of {len(found)} in common, no case changed beyond its noise"
         return
     numbers = ["before ms", "now ms", "change", "noise"]
     made = table(["op", "dtype", "shape", "axis", *numbers], numbers)
@@ -135,6 +165,22 @@ def changes(found: Sequence[Change]) -> Iterator[RenderableType]:
         )
     yield f"compare: {len(moved)} of {len(found)} cases changed beyond their noise"
     yield made
+
+
+def frontends(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Forward and backward through each framework, ours beside its own."""
+    yield machine_line(report)
+    for framework in dict.fromkeys(r["frontend"] for r in report["frontends"]):
+        made = table(
+            ["op", "shape", "ms", f"{framework} ms", "times"], ["ms", f"{framework} ms", "times"]
+        )
+        for r in report["frontends"]:
+            if r["frontend"] == framework:
+                ratio = f"{r['own_ms'] / r['ms']:.2f}x"
+                made.add_row(r["op"], r["shape"], number(r["ms"]), number(r["own_ms"]), ratio)
+        yield ""
+        yield f"forward and backward through pullback.{framework}, beside {framework}'s own"
+        yield made
 
 
 def scaling(report: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -168,27 +214,21 @@ def scaling(report: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield made
 
 
-def ops(found: Sequence[Op]) -> Iterator[RenderableType]:
-    """The catalog. Dtypes and backends get a column only where they differ."""
-    varying = {
-        "dtypes": len({op.dtypes for op in found}) > 1,
-        "backends": len({op.backends for op in found}) > 1,
-    }
-    extra = [name for name, differs in varying.items() if differs]
+def ops(found: Sequence[Op], formulas: bool, out: Console) -> Iterator[RenderableType]:
+    """The catalog; where there is no room, what all ops share is said below it."""
+    shared = [n for n in ("dtypes", "backends") if len({getattr(op, n) for op in found}) == 1]
+    below = shared if out.width < WIDE_OPS else []
+    extra = [n for n in ("dtypes", "backends") if n not in below]
     made = table(["op", "family", "needs", *extra])
-    made.add_column("formula", overflow="fold", ratio=3)
-    made.add_column("edge rules", overflow="fold", ratio=2)
+    made.add_column("formula" if formulas else "edge rules", overflow="fold")
     for op in found:
         more = [" ".join(getattr(op, name)) for name in extra]
         needs = " ".join(sorted(op.needs)) or "-"
-        made.add_row(op.name, op.family, needs, *more, op.formula, op.edges or "-")
+        last = op.formula if formulas else op.edges or "-"
+        made.add_row(op.name, op.family, needs, *more, last)
     yield made
     yield ""
-    same = [
-        f"{name} {' '.join(getattr(found[0], name))}"
-        for name, differs in varying.items()
-        if not differs
-    ]
+    same = [f"{name} {' '.join(getattr(found[0], name))}" for name in below]
     yield "; ".join([f"{len(found)} op{'s' * (len(found) != 1)}", *same])
 
 
@@ -214,7 +254,9 @@ def explanation(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     """Everything about an op but its snippet."""
     sku, guarantee = found["sku"], found["guarantee"]
     promises = [k.replace("_", " ") for k, v in guarantee.items() if v is True]
-    where = "x".join(map(str, found["shape"]))
+    where = f"{'x'.join(map(str, found['shape']))} {found['dtype']}"
+    if found["axis"] != "-":
+        where += f", axis {found['axis']}"
     rows = {
         "op": f"{found['name']} ({found['family']}, {found['direction']})",
         "formula": found["formula"],
@@ -230,8 +272,7 @@ def explanation(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     rows |= {
         "guarantee": f"computed in {guarantee['math_precision']}, accumulated in "
         f"{guarantee['accumulator']}, rounded once to {found['dtype']};\n{', '.join(promises)}",
-        "kernel": f"for {where} {found['dtype']}, axis {found['axis']}: "
-        + ", ".join(f"{k} {v}" for k, v in sku.items() if v),
+        "kernel": f"for {where}: " + ", ".join(f"{k} {v}" for k, v in sku.items() if v),
         "bytes moved": f"{size(found['bytes_moved'])}: {', '.join(found['reads'])} read, "
         f"{', '.join(found['outputs'])} written, each once",
         "workspace": size(found["workspace_bytes"]),
@@ -264,14 +305,22 @@ def ulp(value: float | None) -> str:
     """An error in ulps."""
     if value is None:
         return "-"
-    return "wrong" if value == float("inf") else number(value, 2)
+    if value == float("inf"):
+        return "wrong"
+    return number(value, 2) if value < 99999.5 else f"{value:.1e}".replace("e+0", "e")
 
 
-def checks(report: Mapping[str, Any], long: bool) -> Iterator[RenderableType]:
+def checks(report: Mapping[str, Any], long: bool, out: Console) -> Iterator[RenderableType]:
     """Pass or fail for each op, with its errors and torch's."""
     results = report["results"]
     theirs = any("torch_max_ulp" in r for r in results)
-    yield from _checks_long(results, theirs) if long else _checks_short(results, theirs)
+    make = _checks_long if long else _checks_short
+    made = make(results, theirs, 2)
+    what = "errors" if long else "largest error"
+    yield f"{what} in units in the last place" + (", beside torch's" if theirs else "")
+    yield "bytes: memory layouts, calls and thread counts that give the same"
+    yield ""
+    yield made if fits(made, out) else make(results, theirs, 1)
     yield ""
     failed = [r for r in results if not r["ok"]]
     for r in failed:
@@ -283,13 +332,14 @@ def checks(report: Mapping[str, Any], long: bool) -> Iterator[RenderableType]:
         yield Text(f"all {count} passed", style="bold green")
 
 
-def _checks_short(results: Sequence[Mapping[str, Any]], theirs: bool) -> Iterator[RenderableType]:
+def _checks_short(results: Sequence[Mapping[str, Any]], theirs: bool, gap: int) -> Table:
+    """A line for each op, with the largest error in every dtype."""
     dtypes = list(dict.fromkeys(r["dtype"] for r in results))
     by_op: dict[str, dict[str, Mapping[str, Any]]] = {}
     for r in results:
         by_op.setdefault(r["op"], {})[r["dtype"]] = r
-    columns = [c for d in dtypes for c in ((d, f"torch {d}") if theirs else (d,))]
-    made = table(["op", *columns, "bytes", "result"], columns)
+    columns = [c for d in dtypes for c in ((d, "torch") if theirs else (d,))]
+    made = table(["op", *columns, "bytes", "result"], [*columns, "bytes"], gap)
     for op, row in by_op.items():
         cells: list[Any] = []
         for d in dtypes:
@@ -298,16 +348,14 @@ def _checks_short(results: Sequence[Mapping[str, Any]], theirs: bool) -> Iterato
             if theirs:
                 cells.append(Text(ulp(r.get("torch_max_ulp")), style="dim"))
         made.add_row(op, *cells, _bytes(list(row.values())), _verdict(list(row.values())))
-    yield "largest error in units in the last place" + (", beside torch's" if theirs else "")
-    yield ""
-    yield made
+    return made
 
 
 def _bytes(rows: Sequence[Mapping[str, Any]]) -> Text:
     kinds = [{**r["layouts"], "function": r["function"], **r["threads"]} for r in rows]
     same = sum(sum(k.values()) for k in kinds)
     total = sum(len(k) for k in kinds)
-    return Text(f"{same}/{total} same", style="" if same == total else "red")
+    return Text(f"{same}/{total}", style="" if same == total else "red")
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]]) -> Text:
@@ -315,16 +363,13 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> Text:
     return Text("pass" if ok else "FAIL", style="green" if ok else "bold red")
 
 
-def _checks_long(results: Sequence[Mapping[str, Any]], theirs: bool) -> Iterator[RenderableType]:
-    numbers = ["max", "mean", *(("torch max", "torch mean") if theirs else ())]
-    made = table(["op", "dtype", *numbers, "layouts", "threads", "result"], numbers)
+def _checks_long(results: Sequence[Mapping[str, Any]], theirs: bool, gap: int) -> Table:
+    """A line for each op and dtype, with the largest and the mean error."""
+    numbers = ["max", "mean", *(("torch max", "mean") if theirs else ()), "bytes"]
+    made = table(["op", "dtype", *numbers, "result"], numbers, gap)
     for r in results:
         cells = [ulp(r["max_ulp"]), ulp(r["mean_ulp"])]
         if theirs:
             cells += [ulp(r.get("torch_max_ulp")), ulp(r.get("torch_mean_ulp"))]
-        layouts = f"{sum(r['layouts'].values())}/{len(r['layouts'])}"
-        threads = f"{sum(r['threads'].values())}/{len(r['threads'])}"
-        made.add_row(r["op"], r["dtype"], *cells, layouts, threads, _verdict([r]))
-    yield "errors in units in the last place" + (", beside torch's" if theirs else "")
-    yield ""
-    yield made
+        made.add_row(r["op"], r["dtype"], *cells, _bytes([r]), _verdict([r]))
+    return made

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +18,15 @@ NARROWEST = 1 << 14
 
 @dataclass(frozen=True)
 class Cut:
-    """The lengths of a block along every dimension, and whether one fits into the budget."""
+    """The lengths of a block along every dimension, and whether one fits into the budget.
+
+    A block that is narrower than a page of its files only fits as a copy: it is packed.
+    """
 
     shape: tuple[int, ...]
     block: tuple[int, ...]
     fits: bool
+    packed: bool = False
 
     @property
     def count(self) -> int:
@@ -48,7 +53,9 @@ def free_dimensions(case: Case) -> list[int]:
     return [k for k in range(len(case.shape)) if k not in axes]
 
 
-def cut(case: Case, strides: Sequence[int], bytes_each: float, budget: int) -> Cut:
+def cut(
+    case: Case, strides: Sequence[int], bytes_each: float, budget: int, packed: bool = False
+) -> Cut:
     """Blocks of at most ``budget`` bytes, as far as the independent dimensions allow.
 
     Parameters
@@ -57,7 +64,10 @@ def cut(case: Case, strides: Sequence[int], bytes_each: float, budget: int) -> C
         Of an operand of the full shape; they tell which dimensions lie outside.
     bytes_each
         Bytes of all operands for one element of the full shape.
+    packed
+        Blocks may be of any width, since they are copied.
     """
+    narrowest = 1 if packed else NARROWEST
     block = list(case.shape)
     order = sorted(free_dimensions(case), key=lambda k: -abs(strides[k]))
     for k in order:
@@ -66,19 +76,44 @@ def cut(case: Case, strides: Sequence[int], bytes_each: float, budget: int) -> C
             break
         inside = [abs(strides[d]) for d in range(len(block)) if d != k and block[d] > 1]
         across = any(step > abs(strides[k]) for step in inside)
-        least = max(1, NARROWEST // max(1, abs(strides[k]))) if across else 1
+        least = max(1, narrowest // max(1, abs(strides[k]))) if across else 1
         wanted = max(least, int(block[k] * budget / size))
         if across:
             wanted = wanted // least * least
         block[k] = max(1, min(block[k], wanted))
     fits = math.prod(block) * bytes_each <= budget
-    return Cut(case.shape, tuple(max(1, b) for b in block), fits)
+    return Cut(case.shape, tuple(max(1, b) for b in block), fits, packed)
+
+
+def copy_mapped(
+    target: np.ndarray,
+    source: np.ndarray,
+    mapped: np.ndarray,
+    budget: int,
+    done: Callable[[], None],
+) -> None:
+    """Copy between memory and a file; ``done`` is called after every ``budget`` bytes of the file.
+
+    ``mapped`` is the one of the two that lies in the file.
+    """
+    if not mapped.ndim:
+        target[...] = source
+        return
+    outer = max(range(mapped.ndim), key=lambda k: abs(mapped.strides[k]))
+    step = max(1, budget // max(1, abs(mapped.strides[outer])))
+    for start in range(0, mapped.shape[outer], step):
+        part = (*[slice(None)] * outer, slice(start, start + step))
+        target[part] = source[part]
+        done()
 
 
 def piece(array: np.ndarray, where: Sequence[slice]) -> np.ndarray:
     """The part of an operand that belongs to a block; length-1 dimensions stay whole."""
     pairs = zip(array.shape, where, strict=True)
-    return array[tuple(slice(None) if n == 1 else part for n, part in pairs)]
+    index: list[Any] = [slice(None) if n == 1 else part for n, part in pairs]
+    index.append(...)  # keeps an array without dimensions an array
+    found: np.ndarray = array[tuple(index)]
+    return found
 
 
 def pieces(

@@ -65,6 +65,10 @@ def _map_npy(path: Path, name: str) -> Mapped:
     except (ValueError, EOFError) as error:
         if "Cannot mmap an empty" in str(error) or "empty" in str(error).lower():
             return Mapped(np.load(path, allow_pickle=False), None)
+        if "greater than file size" in str(error):
+            raise InvalidProblemError(
+                f"{name}: {path}: the file is shorter than its header says"
+            ) from None
         raise InvalidProblemError(f"{name}: {path}: not a .npy file: {error}") from None
     held = getattr(array, "_mmap", None)
     return Mapped(np.asarray(array).view(np.ndarray), held)
@@ -98,8 +102,10 @@ def _with_dtype(array: np.ndarray, name: str, dtype: str | None) -> np.ndarray:
     if plain_bytes or (dtype == "bf16" and array.dtype == np.uint16):
         array = array.view(BFLOAT16)
     if array.dtype not in DTYPES.values():
+        swapped = "" if array.dtype.isnative else " in another byte order"
         raise UnsupportedError(
-            f"{name}: expected float32, float64, float16 or bfloat16, got {array.dtype}"
+            f"{name}: expected float32, float64, float16 or bfloat16, got "
+            f"{array.dtype.newbyteorder('=')}{swapped}"
         )
     return array
 
@@ -109,7 +115,8 @@ def _extracted(path: Path, name: str, stack: ExitStack) -> Path:
     try:
         with zipfile.ZipFile(path) as archive:
             members = [m for m in archive.namelist() if m.endswith(".npy")]
-            wanted = f"{name}.npy" if f"{name}.npy" in members else None
+            names = (name, "segment_ids") if name == "ids" else (name,)
+            wanted = next((f"{n}.npy" for n in names if f"{n}.npy" in members), None)
             if wanted is None and len(members) == 1:
                 wanted = members[0]
             if wanted is None:
@@ -119,6 +126,10 @@ def _extracted(path: Path, name: str, stack: ExitStack) -> Path:
             stack.callback(Path(made).unlink, missing_ok=True)
             with os.fdopen(handle, "wb") as target, archive.open(wanted) as source:
                 shutil.copyfileobj(source, target, 1 << 20)
+    except OSError as error:
+        # Which disk is full: that of the folder for temporary files, where it is unpacked.
+        where = error.filename or tempfile.gettempdir()
+        raise OSError(error.errno, error.strerror, where) from None
     except zipfile.BadZipFile as error:
         raise InvalidProblemError(f"{name}: {path}: not a .npz file: {error}") from None
     return Path(made)

@@ -29,24 +29,24 @@ class Note:
         self._identity = identity
         self._written = time.monotonic()
 
-    def done(self) -> int:
-        """Blocks that an earlier run of the same job has finished; 0 without one."""
+    def earlier(self) -> tuple[int, dict[str, Any]] | None:
+        """Blocks that an earlier run of the same job has finished, and how it was cut."""
         try:
             held = json.loads(self.path.read_text())
         except (OSError, ValueError):
-            return 0
+            return None
         if held.get("job") != self._identity or not all(p.is_file() for p in self._partials):
-            return 0
-        return int(held["done"])
+            return None
+        return int(held["done"]), held["cut"]
 
-    def save(self, done: int, now: bool = False) -> None:
-        """Note so many blocks as done, once what they wrote is on the disk."""
+    def save(self, done: int, cut: dict[str, Any], now: bool = False) -> None:
+        """Note so many blocks of a cut as done, once what they wrote is on the disk."""
         if not now and time.monotonic() - self._written < PERIOD:
             return
         for part in self._partials:
             settle(part)
         scratch = self.path.with_name(f"{self.path.name}.new")
-        scratch.write_text(json.dumps({"job": self._identity, "done": done}))
+        scratch.write_text(json.dumps({"job": self._identity, "done": done, "cut": cut}))
         os.replace(scratch, self.path)
         self._written = time.monotonic()
 

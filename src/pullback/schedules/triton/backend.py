@@ -16,7 +16,7 @@ from ...overlap import same_memory
 from ...problem import Problem, SegmentProblem
 from ...tensor_ref import TensorRef
 from ...vocabulary import ElementKind, MathPrecision, PrecisionGuarantee, Stream
-from .device import Device, current_device, import_torch, on_stream
+from .device import Device, current_device, finish, import_torch, on_stream
 
 _MOST_PROGRAMS = 2**31 - 1
 
@@ -53,7 +53,8 @@ def pointer(v: View) -> Any:
     base = v.owner.data if isinstance(v.owner, TensorRef) else v.owner
     if not isinstance(base, torch.Tensor):
         raise InvalidProblemError(
-            f"expected torch tensors on {v.device}, got {type(base).__name__}"
+            f"expected torch tensors on {v.device}, got {type(base).__name__}; torch.from_dlpack "
+            "makes one of it without a copy"
         )
     offset = v.address - base.data_ptr()
     if offset == 0 or 0 in v.shape:
@@ -101,12 +102,15 @@ class TritonRunner:
             )
         return workspace.view(-1).view(torch.uint8)[: size // 8 * 8].view(torch.int64)
 
-    def _start(self, step: Any, held: dict[str, Any]) -> None:
-        if step.programs > _MOST_PROGRAMS:
-            raise UnsupportedError(f"{step.programs} programs are more than a GPU launches at once")
-        given = [held[n] for n in step.pointers]
-        options = step.options(self._device.backend, self._device.lanes)
-        step.kernel[(step.programs,)](*given, *step.numbers, **step.meta, **options)
+    def _start(self, steps: list[Any], held: dict[str, Any]) -> None:
+        # All of them first: what raises has written nothing.
+        most = max((step.programs for step in steps), default=0)
+        if most > _MOST_PROGRAMS:
+            raise UnsupportedError(f"{most} programs are more than a GPU launches at once")
+        for step in steps:
+            given = [held[n] for n in step.pointers]
+            options = step.options(self._device.backend, self._device.lanes)
+            step.kernel[(step.programs,)](*given, *step.numbers, **step.meta, **options)
 
 
 class RowRunner(TritonRunner):
@@ -138,8 +142,7 @@ class RowRunner(TritonRunner):
                     launch.workspace // 8, dtype=torch.int64, device=self.device
                 )
             held["workspace"] = workspace.view(torch.float64)
-        for step in launch.steps:
-            self._start(step, held)
+        self._start(launch.steps, held)
 
 
 class SegmentRunner(TritonRunner):
@@ -149,23 +152,27 @@ class SegmentRunner(TritonRunner):
         from .segment import workspace_words
 
         super().__init__(problem, device)
-        self._found: Any = None
         self._forward = problem.op.direction == "forward"
         self._words_of = workspace_words(problem) if self._forward else {}
         self.workspace_size = 8 * sum(self._words_of.values())
+        # Rows with ids that the plan forbids, met by any run since the plan was asked for them.
+        self._found: Any = None
+        if self._checks():
+            self._found = self._nothing_found()
+            # Whatever stream a run goes to, it finds the rows filled in.
+            finish(device)
 
     def _launch(self, views: dict[str, View], workspace: Any) -> None:
         from .segment import gather_steps, sum_steps
 
         torch = import_torch()
         problem, ids = self.problem, views["segment_ids"]
-        if self._checks():
-            self._note(ids)
+        if self._found is not None:
+            self._note(ids, self._found)
         held = {n: pointer(v) for n, v in views.items()}
         strides = {n: tuple(s // v.itemsize for s in v.strides) for n, v in views.items()}
         if not self._forward:
-            for step in gather_steps(problem, strides):
-                self._start(step, held)
+            self._start(gather_steps(problem, strides), held)
             return
         if workspace is None:
             workspace = torch.empty(self.workspace_size // 8, dtype=torch.int64, device=self.device)
@@ -179,8 +186,7 @@ class SegmentRunner(TritonRunner):
             tensor = _as_tensor(ids)
             held["keys"] = held["keys"].view(tensor.dtype)[: problem.num_inputs]
             torch.sort(tensor, stable=True, out=(held["keys"], held["order"]))
-        for step in sum_steps(problem, strides):
-            self._start(step, held)
+        self._start(sum_steps(problem, strides), held)
 
     # Ids.
 
@@ -191,41 +197,50 @@ class SegmentRunner(TritonRunner):
     def _wants_order(self) -> bool:
         return self.problem.is_sorted and self._forward
 
-    def _note(self, ids: View) -> None:
-        """Look for ids the plan forbids; what is found stays on the device."""
-        from .segment import FINE, check_step
+    def _nothing_found(self) -> Any:
+        """The first row out of range and the first out of order, neither of them met yet."""
+        from .segment import FINE
 
         torch = import_torch()
-        if self._found is None:
-            self._found = torch.full((2,), FINE, dtype=torch.int64, device=self.device)
+        return torch.full((2,), FINE, dtype=torch.int64, device=self.device)
+
+    def _note(self, ids: View, found: Any) -> None:
+        """Look for ids the plan forbids; what is found stays on the device."""
+        from .segment import check_step
+
         stride = ids.strides[0] // ids.itemsize
         step = check_step(self.problem, stride, self._wants_order())
-        self._start(step, {"segment_ids": pointer(ids), "found": self._found})
+        self._start([step], {"segment_ids": pointer(ids), "found": found})
 
     def check(self, views: dict[str, View]) -> None:
-        """Raise for ids the plan forbids. Waits for the device."""
+        """Raise for ids the plan forbids. Waits for the current stream."""
         if not self._checks():
             return
         ids = views["segment_ids"]
-        earlier, self._found = self._found, None
-        try:
-            with on_stream(self._device, None):
-                self._note(ids)
-            self._raise(_as_tensor(ids))
-        finally:
-            self._found = earlier
+        with on_stream(self._device, None):
+            found = self._nothing_found()
+            self._note(ids, found)
+            self._raise(found.tolist(), _as_tensor(ids))
 
     def raise_noted(self) -> None:
         """Raise if a run since the last call met ids the plan forbids. Waits for the device."""
-        if self._found is not None:
-            self._raise(None)
+        from .segment import FINE
 
-    def _raise(self, ids: Any) -> None:
+        if self._found is None:
+            return
+        # Runs may have gone to any stream, and the next one may.
+        finish(self._device)
+        rows = self._found.tolist()
+        self._found.fill_(FINE)
+        finish(self._device)
+        self._raise(rows, None)
+
+    def _raise(self, rows: list[int], ids: Any) -> None:
+        """Raise for what was found; ids that are still there are named."""
         from .segment import FINE
 
         problem = self.problem
-        outside, unordered = self._found.tolist()
-        self._found = None
+        outside, unordered = rows
 
         def at(row: int) -> str:
             return f"{int(ids[row])} at row {row}" if ids is not None else f"another at row {row}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import UnsupportedError
+from ...errors import InvalidProblemError, UnsupportedError
 
 _INSTALL = "install it with: pip install 'pullback[gpu]'"
 
@@ -93,5 +93,21 @@ def on_stream(device: Device, stream: Any) -> Iterator[None]:
         if stream is None or device.name == "cpu":
             yield
             return
-        with import_torch().cuda.stream(stream):
+        torch = import_torch()
+        if not isinstance(stream, torch.cuda.Stream):
+            raise InvalidProblemError(
+                f"stream: expected a torch.cuda.Stream, got {type(stream).__name__}"
+            )
+        if str(stream.device) != device.name:
+            raise InvalidProblemError(
+                f"stream: expected one of {device.name}, where this plan runs, got one of "
+                f"{stream.device}"
+            )
+        with torch.cuda.stream(stream):
             yield
+
+
+def finish(device: Device) -> None:
+    """Wait until a device has done what all streams have asked of it."""
+    if device.name != "cpu":
+        import_torch().cuda.synchronize(device.name)

@@ -34,12 +34,14 @@ def check_ids(p_ids, p_found, rows, segments, id_stride, SORTED: tl.constexpr, B
     inside = row < rows
     ids = tl.load(p_ids + row * id_stride, mask=inside, other=0).to(tl.int64)
     wrong = inside & ((ids < 0) | (ids >= segments))
-    fine = tl.full([B], 4611686018427387904, tl.int64)
-    tl.atomic_min(p_found, tl.min(tl.where(wrong, row, fine), 0))
+    # Ids are fine as a rule, and then nothing is written.
+    first = tl.min(tl.where(wrong, row, rows), 0)
+    tl.atomic_min(p_found, first, mask=first < rows)
     if SORTED:
         after = inside & (row > 0)
         before = tl.load(p_ids + (row - 1) * id_stride, mask=after, other=0).to(tl.int64)
-        tl.atomic_min(p_found + 1, tl.min(tl.where(after & (ids < before), row, fine), 0))
+        first = tl.min(tl.where(after & (ids < before), row, rows), 0)
+        tl.atomic_min(p_found + 1, first, mask=first < rows)
 
 
 @triton.jit
