@@ -12,10 +12,8 @@ from ...formulas.primitives import NOWHERE
 from ...formulas.record import Monoid, Pass
 from .elementary import primitives_for
 from .lanes import (
-    DOUBLES,
     I1,
     I32,
-    I64,
     LANES,
     Lanes,
     as_tuple,
@@ -180,7 +178,7 @@ class Fold:
                 """Each lane with (or without) its own, and all eight in every lane.
 
                 Lane by lane by distances 1, 2, 4: a tree of fixed shape, which
-                :func:`scan_chunk` builds over eight states one after the other.
+                :func:`scan_eight` builds over eight states one after the other.
                 """
 
                 def codegen(ctx, builder, sig, args):
@@ -206,41 +204,45 @@ class Fold:
 
             return scan_lanes
 
+        eight = types.UniTuple(kind, LANES)
+
+        def unpacked(builder, args):
+            return [unpack(builder, state) for state in unpack(builder, args[0])]
+
         @intrinsic
-        def scan_chunk(context, box, pitch):
-            """The tree of ``scan_lanes`` over eight states in scratch, in place, inclusive."""
+        def scan_eight(context, states):
+            """The tree of ``scan_lanes`` over eight states one after the other, inclusive."""
 
             def codegen(ctx, builder, sig, args):
-                address, pitch = args
-
-                def place(k, c):
-                    offset = builder.add(builder.mul(pitch, I64(c)), I64(8 * LANES * k))
-                    at = builder.add(address, offset)
-                    return builder.inttoptr(at, DOUBLES.as_pointer())
-
-                states = []
-                for k in range(LANES):
-                    items = [builder.load(place(k, c)) for c in range(size)]
-                    for v in items:
-                        v.align = 8
-                    states.append(items)
+                found = unpacked(builder, args)
                 distance = 1
                 while distance < LANES:
-                    states = [
-                        joined(builder, states[k - distance], states[k])
+                    found = [
+                        joined(builder, found[k - distance], found[k])
                         if k >= distance
-                        else states[k]
+                        else found[k]
                         for k in range(LANES)
                     ]
                     distance *= 2
-                for k in range(LANES):
-                    for c in range(size):
-                        builder.store(states[k][c], place(k, c)).align = 8
-                return ctx.get_dummy_value()
+                parts = [ctx.make_tuple(builder, kind, items) for items in found]
+                return ctx.make_tuple(builder, eight, parts)
 
-            return types.void(types.int64, types.int64), codegen
+            return eight(eight), codegen
 
-        self.lane_scan, self.scan_chunk = lane_scan, scan_chunk
+        @intrinsic
+        def join_eight(context, states):
+            """The last of what ``scan_eight`` gives."""
+
+            def codegen(ctx, builder, sig, args):
+                found = unpacked(builder, args)
+                while len(found) > 1:
+                    pairs = zip(found[::2], found[1::2], strict=True)
+                    found = [joined(builder, first, second) for first, second in pairs]
+                return ctx.make_tuple(builder, kind, found[0])
+
+            return kind(eight), codegen
+
+        self.lane_scan, self.scan_eight, self.join_eight = lane_scan, scan_eight, join_eight
         self.combine, self.identity, self.join_lanes = combine, identity, join_lanes
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
             tuple_intrinsics(size)

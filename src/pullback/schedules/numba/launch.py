@@ -27,7 +27,7 @@ from .edges import ITEMSIZE
 from .lanes import LANES
 from .memory import CONSTANTS, OPERANDS, PARTS, SCRATCH, STRAINED, STREAMED
 from .rows import BLOCK, is_pointwise, make_rows_kernel
-from .scan_columns import WIDEST_SCAN_TILE, make_scan_columns_kernel
+from .scan_columns import WIDEST_BOTH_WAYS, WIDEST_ONE_WAY, make_scan_columns_kernel
 from .scan_parts import SCAN_BLOCK
 from .scan_rows import (
     make_back_parts_kernel,
@@ -295,7 +295,6 @@ class Launch:
         walked = 0 if problem.writes_rows else len(written)
         layout = choose_layout(problem, table, len(full), walked)
         self._offsets = [0] * len(table)
-        scan = isinstance(formula, ScanFormula)
         if isinstance(formula, ScanFormula):
             # Backwards along the axis: start at the far end with the stride turned round.
             alone_against = formula.against and formula.prefix is None
@@ -310,7 +309,7 @@ class Launch:
         blocks = blocks_of(problem)
         tile = tiles = 0
         if layout.columns:
-            tile = self._tile(layout.columns, units, threads, scan)
+            tile = self._tile(formula, layout.columns, units, threads)
             tiles = -(-layout.columns // tile)
         self.workspace = self._scratch(problem, units * max(1, tiles * tile), blocks)
         head = [0] * (OPERANDS + 2 * len(table))
@@ -401,9 +400,11 @@ class Launch:
         ]
 
     @staticmethod
-    def _tile(columns: int, units: int, threads: int, scan: bool) -> int:
+    def _tile(formula: RowFormula | ScanFormula, columns: int, units: int, threads: int) -> int:
         """Columns per tile: wide, but enough tiles that every thread has some."""
-        widest = WIDEST_SCAN_TILE if scan else WIDEST_TILE
+        widest = WIDEST_TILE
+        if isinstance(formula, ScanFormula):
+            widest = WIDEST_BOTH_WAYS if formula.prefix else WIDEST_ONE_WAY
         share = -(-columns * units // (2 * threads))
         tile = min(widest, max(64, share), columns)
         return -(-tile // LANES) * LANES

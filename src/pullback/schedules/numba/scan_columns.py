@@ -6,22 +6,23 @@ The carries of a tile are rows of states in scratch; the order of every combinat
 
 from __future__ import annotations
 
+import textwrap
+
 from ...formulas.record import ScanFormula
 from .access import Operands, constants
 from .jit import inner
 from .lanes import LANES
 from .memory import BLOCKS, COLUMNS, EXTENT, SCRATCH, STRAINED, TILE, TILES, set_word, word
 from .scan_parts import SCAN_BLOCK, ScanParts, make_places
-from .vectors import counting, no_vectors, stack, tuple_intrinsics
+from .vectors import concatenate, counting, every_lane_if, no_vectors, stack
 from .watch import nothing_seen, was_moderate
 
-# Columns per tile at most; the carries of the 64 chunks of a block are then 128 KB a component.
-WIDEST_SCAN_TILE = 256
-PITCH = 8 * WIDEST_SCAN_TILE
+# Columns per tile at most: wide enough that memory is read in long runs (256 columns took a third
+# longer at 4096 x 4096). Both ways, the carries of the 64 chunks of a block are kept on the stack:
+# 256 KB a component.
+WIDEST_ONE_WAY = 1024
+WIDEST_BOTH_WAYS = 512
 CHUNKS = SCAN_BLOCK // LANES
-VECTOR_BYTES = 8 * LANES
-# Bytes between the components of the eight states of a chunk.
-APART = LANES * VECTOR_BYTES
 
 
 def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
@@ -44,132 +45,172 @@ def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Opera
     return kernel
 
 
+def _unrolled(name: str, parameters: str, before: str, each: str, after: str, tools):
+    """A jitted function with a piece repeated for the eight positions ``{k}`` of a chunk.
+
+    Written out, the states of a chunk stay in registers.
+    """
+
+    def indented(text: str) -> str:
+        return textwrap.indent(textwrap.dedent(text).strip("\n"), "    ") + "\n"
+
+    pieces = "".join(indented(each.format(k=k)) for k in range(LANES))
+    source = f"def {name}({parameters}):\n{indented(before)}{pieces}{indented(after)}"
+    made: dict = {}
+    exec(source, dict(tools), made)
+    return inner(made[name])
+
+
+def _in_turn(name: str, descending: bool) -> str:
+    """The eight values of a name in the order of the scan."""
+    order = range(LANES - 1, -1, -1) if descending else range(LANES)
+    return "(" + ", ".join(f"{name}{k}" for k in order) + ")"
+
+
 def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     """Scan up to eight positions of eight columns and write the outputs.
 
-    Gives their total and what was seen.
+    Gives their total and what was seen. ``befores`` are the prefix states before each of the
+    positions, where there are any.
     """
-    fold = parts.fold
-    lift, combine, identity = fold.lift, fold.combine, fold.identity
-    read, write, scan_states = fold.read, fold.write, fold.scan_chunk
-    finish, extended, inclusive = parts.finish, parts.extended, parts.inclusive
-    places = make_places(operands)
-    fetch_columns, fetch_row_columns = operands.fetch_columns, operands.fetch_row_columns
-    put_columns = operands.put_columns
-    read_known = tuple_intrinsics(parts.known_size)[0]
-    state_box = stack(LANES * LANES * fold.size)
-    watch = parts.watch
-    look_at_gradient, look_at_row, look_at_carry = watch.gradient, watch.row_gradient, watch.carry
-
-    @inner
-    def scan_chunk(
-        p, const, addresses, strides, steps, start, count, column, lanes, before, known_box, seen
-    ):
+    fold, watch = parts.fold, parts.watch
+    tools = {
+        "LANES": LANES,
+        "EXTENT": EXTENT,
+        "word": word,
+        "counting": counting,
+        "every_lane_if": every_lane_if,
+        "places": make_places(operands),
+        "fetch_columns": operands.fetch_columns,
+        "fetch_row_columns": operands.fetch_row_columns,
+        "put_columns": operands.put_columns,
+        "look_at_gradient": watch.gradient,
+        "look_at_row": watch.row_gradient,
+        "look_at_carry": watch.carry,
+        "lift": fold.lift,
+        "keep": fold.keep,
+        "combine": fold.combine,
+        "identity": fold.identity,
+        "scan_eight": fold.scan_eight,
+        "finish": parts.finish,
+        "extended": parts.extended,
+        "known_of": concatenate(1, parts.prefix.size) if parts.prefix else None,
+        "no_vectors": no_vectors,
+    }
+    known = "known_of(no_vectors(), befores[{k}])" if parts.prefix else "no_vectors()"
+    each = f"""
+        at{{k}} = places(addresses, strides, min(start + {{k}}, extent - 1), extent)
+        full{{k}} = fetch_columns(p, at{{k}}, steps, column, lanes)
+        seen = look_at_gradient(seen, full{{k}})
+        index{{k}} = counting(start + {{k}}, 0)
+        known{{k}} = {known}
+        lifted{{k}} = lift(index{{k}}, const, full{{k}}, row, known{{k}})
+        lifted{{k}} = keep(every_lane_if({{k}} < count), lifted{{k}}, identity())
+    """
+    after = f"states = scan_eight({_in_turn('lifted', descending)})\n"
+    for turn in range(LANES):
+        k = LANES - 1 - turn if descending else turn
+        own = turn if parts.inclusive else turn - 1
+        state = f"states[{own}]" if own >= 0 else "identity()"
+        after += (
+            f"if {k} < count:\n"
+            f"    here = extended(known{k}, combine(before, {state}))\n"
+            f"    value = finish(index{k}, const, full{k}, row, here)\n"
+            f"    put_columns(p, at{k}, steps, column, lanes, value)\n"
+        )
+    return _unrolled(
+        "scan_chunk",
+        "p, const, addresses, strides, steps, start, count, column, lanes, before, befores, seen",
+        """
         extent = word(p, EXTENT)
-        states = state_box()
         row = fetch_row_columns(p, addresses, steps, column, lanes)
         seen = look_at_carry(look_at_row(seen, row), before)
-        if count < LANES:
-            for turn in range(LANES):
-                write(states + turn * VECTOR_BYTES, APART, identity())
-        for k in range(count):
-            turn = LANES - 1 - k if descending else k
-            at = places(addresses, strides, start + k, extent)
-            full = fetch_columns(p, at, steps, column, lanes)
-            seen = look_at_gradient(seen, full)
-            known = read_known(known_box + k * VECTOR_BYTES, APART)
-            lifted = lift(counting(start + k, 0), const, full, row, known)
-            write(states + turn * VECTOR_BYTES, APART, lifted)
-        scan_states(states, APART)
-        for step in range(count):
-            k = count - 1 - step if descending else step
-            turn = LANES - 1 - k if descending else k
-            at = places(addresses, strides, start + k, extent)
-            full = fetch_columns(p, at, steps, column, lanes)
-            known = read_known(known_box + k * VECTOR_BYTES, APART)
-            own = turn if inclusive else turn - 1
-            state = identity()
-            if own >= 0:
-                state = read(states + own * VECTOR_BYTES, APART)
-            here = extended(known, combine(before, state))
-            value = finish(counting(start + k, 0), const, full, row, here)
-            put_columns(p, at, steps, column, lanes, value)
-        return read(states + (LANES - 1) * VECTOR_BYTES, APART), seen
-
-    return scan_chunk
+        """,
+        each,
+        after + "return states[LANES - 1], seen",
+        tools,
+    )
 
 
 def _one_way(parts: ScanParts, operands: Operands):
     fold = parts.fold
     combine, identity, read, write = fold.combine, fold.identity, fold.read, fold.write
     scan_chunk = _make_scan_chunk(parts, operands, descending=False)
-    block_scratch = stack(WIDEST_SCAN_TILE * fold.size)
-    chunk_scratch = stack(WIDEST_SCAN_TILE * fold.size)
-    known_scratch = stack(LANES * LANES)
+    pitch = 8 * WIDEST_ONE_WAY
+    block_scratch = stack(WIDEST_ONE_WAY * fold.size)
+    chunk_scratch = stack(WIDEST_ONE_WAY * fold.size)
 
     @inner
     def scan_tile(p, const, addresses, strides, steps, left, width, outer):
         extent = word(p, EXTENT)
-        block_box, chunk_box, known_box = block_scratch(), chunk_scratch(), known_scratch()
+        block_box, chunk_box = block_scratch(), chunk_scratch()
         for c in range(0, width, LANES):
-            write(block_box + 8 * c, PITCH, identity())
+            write(block_box + 8 * c, pitch, identity())
         for b in range(word(p, BLOCKS)):
             for c in range(0, width, LANES):
-                write(chunk_box + 8 * c, PITCH, identity())
+                write(chunk_box + 8 * c, pitch, identity())
             for start in range(b * SCAN_BLOCK, min((b + 1) * SCAN_BLOCK, extent), LANES):
                 count = min(LANES, extent - start)
                 for c in range(0, width, LANES):
-                    carried = read(chunk_box + 8 * c, PITCH)
-                    before = combine(read(block_box + 8 * c, PITCH), carried)
+                    carried = read(chunk_box + 8 * c, pitch)
+                    before = combine(read(block_box + 8 * c, pitch), carried)
                     lanes = min(LANES, width - c)
                     total, _ = scan_chunk(
                         p, const, addresses, strides, steps, start, count, left + c, lanes, before,
-                        known_box, nothing_seen(),
+                        no_vectors(), nothing_seen(),
                     )  # fmt: skip
-                    write(chunk_box + 8 * c, PITCH, combine(carried, total))
+                    write(chunk_box + 8 * c, pitch, combine(carried, total))
             for c in range(0, width, LANES):
-                carry = combine(read(block_box + 8 * c, PITCH), read(chunk_box + 8 * c, PITCH))
-                write(block_box + 8 * c, PITCH, carry)
+                carry = combine(read(block_box + 8 * c, pitch), read(chunk_box + 8 * c, pitch))
+                write(block_box + 8 * c, pitch, carry)
 
     return scan_tile
 
 
-def _make_prefix_chunk(parts: ScanParts, operands: Operands):
-    """The prefix total of a chunk, its states left in scratch; and what comes before each."""
+def _make_prefix_chunk(parts: ScanParts, operands: Operands, whole: bool):
+    """The prefix of a chunk, and what was seen.
+
+    The states before each position, the carry ``before`` included, if ``whole``; else the total.
+    """
     prefix = parts.prefix
     assert prefix is not None
-    lift, combine, identity = prefix.lift, prefix.combine, prefix.identity
-    read, write, scan_states = prefix.read, prefix.write, prefix.scan_chunk
-    look_at_factor = parts.watch.factor
-    places = make_places(operands)
-    fetch_columns = operands.fetch_columns
-
-    @inner
-    def prefix_chunk(
-        p, const, addresses, strides, steps, start, count, column, lanes, states, seen
-    ):
-        extent = word(p, EXTENT)
-        if count < LANES:
-            for k in range(LANES):
-                write(states + k * VECTOR_BYTES, APART, identity())
-        for k in range(count):
-            at = places(addresses, strides, start + k, extent)
-            full = fetch_columns(p, at, steps, column, lanes)
-            seen = look_at_factor(seen, full)
-            lifted = lift(counting(start + k, 0), const, full, no_vectors(), no_vectors())
-            write(states + k * VECTOR_BYTES, APART, lifted)
-        scan_states(states, APART)
-        return read(states + (LANES - 1) * VECTOR_BYTES, APART), seen
-
-    @inner
-    def keep_before(states, before, box):
-        """What comes before each of the eight positions, the chunk's carry included."""
-        write(box, APART, combine(before, identity()))
-        for k in range(1, LANES):
-            state = read(states + (k - 1) * VECTOR_BYTES, APART)
-            write(box + k * VECTOR_BYTES, APART, combine(before, state))
-
-    return prefix_chunk, keep_before
+    tools = {
+        "LANES": LANES,
+        "EXTENT": EXTENT,
+        "word": word,
+        "counting": counting,
+        "every_lane_if": every_lane_if,
+        "places": make_places(operands),
+        "fetch_columns": operands.fetch_columns,
+        "look_at_factor": parts.watch.factor,
+        "lift": prefix.lift,
+        "keep": prefix.keep,
+        "combine": prefix.combine,
+        "identity": prefix.identity,
+        "scan_eight": prefix.scan_eight,
+        "join_eight": prefix.join_eight,
+        "no_vectors": no_vectors,
+    }
+    lifted = _in_turn("lifted", descending=False)
+    after = f"return join_eight({lifted}), seen"
+    if whole:
+        states = [f"combine(before, states[{k - 1}])" for k in range(1, LANES)]
+        befores = ", ".join(["combine(before, identity())", *states])
+        after = f"states = scan_eight({lifted})\nreturn ({befores}), seen"
+    return _unrolled(
+        "prefix_chunk",
+        "p, const, addresses, strides, steps, start, count, column, lanes, before, seen",
+        "extent = word(p, EXTENT)",
+        """
+        at{k} = places(addresses, strides, min(start + {k}, extent - 1), extent)
+        full{k} = fetch_columns(p, at{k}, steps, column, lanes)
+        seen = look_at_factor(seen, full{k})
+        lifted{k} = lift(counting(start + {k}, 0), const, full{k}, no_vectors(), no_vectors())
+        lifted{k} = keep(every_lane_if({k} < count), lifted{k}, identity())
+        """,
+        after,
+        tools,
+    )
 
 
 def _both_ways(parts: ScanParts, operands: Operands):
@@ -187,68 +228,64 @@ def _both_ways(parts: ScanParts, operands: Operands):
         prefix.read,
         prefix.write,
     )
-    p_size = prefix.size
+    p_size, pitch = prefix.size, 8 * WIDEST_BOTH_WAYS
     look_at_carry = parts.watch.carry
-    prefix_chunk, keep_before = _make_prefix_chunk(parts, operands)
+    prefix_total = _make_prefix_chunk(parts, operands, whole=False)
+    prefix_states = _make_prefix_chunk(parts, operands, whole=True)
     scan_chunk = _make_scan_chunk(parts, operands, descending=True)
-    block_scratch = stack(WIDEST_SCAN_TILE * fold.size)
-    chunk_scratch = stack(WIDEST_SCAN_TILE * fold.size)
-    p_chunk_scratch = stack((CHUNKS + 1) * WIDEST_SCAN_TILE * p_size)
-    known_scratch = stack(LANES * LANES * (1 + p_size))
-    single_scratch = stack(WIDEST_SCAN_TILE * p_size)
-    state_scratch = stack(LANES * LANES * p_size)
-    row_of_chunks = PITCH * p_size
+    block_scratch = stack(WIDEST_BOTH_WAYS * fold.size)
+    chunk_scratch = stack(WIDEST_BOTH_WAYS * fold.size)
+    p_chunk_scratch = stack((CHUNKS + 1) * WIDEST_BOTH_WAYS * p_size)
+    single_scratch = stack(WIDEST_BOTH_WAYS * p_size)
+    row_of_chunks = pitch * p_size
 
     @inner
-    def prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, states, seen):
+    def prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen):
         """Carries of the block's own prefix into each chunk, and after the last."""
         first, stop = b * SCAN_BLOCK, min((b + 1) * SCAN_BLOCK, word(p, EXTENT))
         for c in range(0, width, LANES):
-            p_write(p_chunks + 8 * c, PITCH, p_identity())
+            p_write(p_chunks + 8 * c, pitch, p_identity())
         for start in range(first, stop, LANES):
             here = p_chunks + (start - first) // LANES * row_of_chunks
             count = min(LANES, stop - start)
             for c in range(0, width, LANES):
                 lanes = min(LANES, width - c)
-                total, seen = prefix_chunk(
-                    p, const, addresses, strides, steps, start, count, left + c, lanes, states, seen
-                )
-                carried = p_combine(p_read(here + 8 * c, PITCH), total)
-                p_write(here + row_of_chunks + 8 * c, PITCH, carried)
+                carried = p_read(here + 8 * c, pitch)
+                total, seen = prefix_total(
+                    p, const, addresses, strides, steps, start, count, left + c, lanes, carried,
+                    seen,
+                )  # fmt: skip
+                carried = p_combine(carried, total)
+                p_write(here + row_of_chunks + 8 * c, pitch, carried)
         return seen
 
     @inner
     def scan_tile(p, const, addresses, strides, steps, left, width, outer):
         extent, blocks = word(p, EXTENT), word(p, BLOCKS)
         block_box, chunk_box, p_chunks = block_scratch(), chunk_scratch(), p_chunk_scratch()
-        known_box, states = known_scratch(), state_scratch()
         # Row b of the kept carries: for each component a plane of whole tiles. A single block
         # has none to keep, and its carry is read from the stack.
         plane = word(p, TILES) * word(p, TILE) * 8
         kept = word(p, SCRATCH) + outer * blocks * p_size * plane + left * 8
         if blocks == 1:
-            kept, plane = single_scratch(), PITCH
+            kept, plane = single_scratch(), pitch
         seen = nothing_seen()
         for c in range(0, width, LANES):
-            write(block_box + 8 * c, PITCH, identity())
+            write(block_box + 8 * c, pitch, identity())
             p_write(kept + 8 * c, plane, p_identity())
         for b in range(blocks - 1):
-            seen = prefix_block(
-                p, const, addresses, strides, steps, left, width, b, p_chunks, states, seen
-            )
+            seen = prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen)
             row = kept + b * p_size * plane
             for c in range(0, width, LANES):
-                total = p_read(p_chunks + CHUNKS * row_of_chunks + 8 * c, PITCH)
+                total = p_read(p_chunks + CHUNKS * row_of_chunks + 8 * c, pitch)
                 after = p_combine(p_read(row + 8 * c, plane), total)
                 p_write(row + p_size * plane + 8 * c, plane, after)
         for back in range(blocks):
             b = blocks - 1 - back
             row = kept + b * p_size * plane
-            seen = prefix_block(
-                p, const, addresses, strides, steps, left, width, b, p_chunks, states, seen
-            )
+            seen = prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen)
             for c in range(0, width, LANES):
-                write(chunk_box + 8 * c, PITCH, identity())
+                write(chunk_box + 8 * c, pitch, identity())
             first = b * SCAN_BLOCK
             chunks = (min(SCAN_BLOCK, extent - first) + LANES - 1) // LANES
             for chunk_back in range(chunks):
@@ -259,34 +296,24 @@ def _both_ways(parts: ScanParts, operands: Operands):
                     lanes = min(LANES, width - c)
                     p_before = p_combine(
                         p_read(row + 8 * c, plane),
-                        p_read(p_chunks + chunk * row_of_chunks + 8 * c, PITCH),
+                        p_read(p_chunks + chunk * row_of_chunks + 8 * c, pitch),
                     )
                     seen = look_at_carry(seen, p_before)
-                    _, seen = prefix_chunk(
-                        p,
-                        const,
-                        addresses,
-                        strides,
-                        steps,
-                        start,
-                        count,
-                        left + c,
-                        lanes,
-                        states,
-                        seen,
-                    )
-                    keep_before(states, p_before, known_box + APART)
-                    carried = read(chunk_box + 8 * c, PITCH)
-                    before = combine(read(block_box + 8 * c, PITCH), carried)
+                    befores, seen = prefix_states(
+                        p, const, addresses, strides, steps, start, count, left + c, lanes,
+                        p_before, seen,
+                    )  # fmt: skip
+                    carried = read(chunk_box + 8 * c, pitch)
+                    before = combine(read(block_box + 8 * c, pitch), carried)
                     total, seen = scan_chunk(
                         p, const, addresses, strides, steps, start, count, left + c, lanes, before,
-                        known_box, seen,
+                        befores, seen,
                     )  # fmt: skip
                     carried = combine(carried, total)
-                    write(chunk_box + 8 * c, PITCH, carried)
+                    write(chunk_box + 8 * c, pitch, carried)
             for c in range(0, width, LANES):
-                carry = combine(read(block_box + 8 * c, PITCH), read(chunk_box + 8 * c, PITCH))
-                write(block_box + 8 * c, PITCH, carry)
+                carry = combine(read(block_box + 8 * c, pitch), read(chunk_box + 8 * c, pitch))
+                write(block_box + 8 * c, pitch, carry)
         if not was_moderate(seen):
             set_word(p, STRAINED, 1)
 
