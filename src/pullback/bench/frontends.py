@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +14,7 @@ import numpy as np
 
 from ..catalog import Op, catalog
 from .case import Case
-from .harness import SCHEMA, Settings, thread_count
-from .machine import describe
+from .harness import Settings, heading, thread_count
 from .operands import make_operands
 from .peers import jax_forward, to_torch, torch_forward
 from .timing import interleave
@@ -181,10 +179,6 @@ def run(
                     rows.append(asdict(measure(frontend, op, shape, settings)))
                     if progress:
                         progress(label, True)
-    return {
-        "schema": SCHEMA,
-        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": describe(),
-        "settings": asdict(settings),
+    return heading(settings) | {
         "frontends": rows,
     }

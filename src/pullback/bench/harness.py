@@ -157,10 +157,14 @@ def run(
             found.append(record)
             if progress:
                 progress(case, record)
+    return heading(settings) | {"cells": found}
+
+
+def heading(settings: Settings) -> dict[str, Any]:
+    """What every report begins with."""
     return {
         "schema": SCHEMA,
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": describe(),
         "settings": asdict(settings),
-        "cells": found,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from ..catalog import Op
 from ..functional import FUNCTIONS
 from ..vocabulary import Stream
 from .case import Case
-from .harness import SCHEMA, Settings, thread_count
-from .machine import available_memory, describe, usable_cores
+from .harness import Settings, heading, thread_count
+from .machine import available_memory, usable_cores
 from .operands import make_operands, make_outputs
 from .timing import Times, interleave
 from .verify import verify
@@ -167,11 +166,7 @@ def run_steps(
                 points.append(point)
             if progress:
                 progress(name, True)
-    return {
-        "schema": SCHEMA,
-        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": describe(),
-        "settings": asdict(settings),
+    return heading(settings) | {
         "points": [asdict(p) for p in points],
         "exponents": exponents(points),
     }

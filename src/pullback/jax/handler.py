@@ -4,24 +4,27 @@ A call carries one attribute, an array of int64 that says what to run (see ``HEA
 id, the parameter block they share, and which words of the block are addresses of operands and
 results. Kernels are found by id in a table of this process, because an executable may have been
 compiled by another one. The structs of XLA's C API (``xla/ffi/api/c_api.h``) are read as words.
-
-Everything that is compiled stands in this file, so that Numba's own cache notices every change.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import platform
 import sys
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import cfunc, njit, types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from ..schedules.numba.compile import compile_for_c
+from ..schedules.numba.memory import int32_at, set_word, word
+from ..schedules.numba.pool import call_kernel, fetch_add
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
@@ -159,33 +162,6 @@ _yield = _external("pullback_jax_yield", 0)
 
 
 @intrinsic
-def _word(context, address, index):
-    def codegen(ctx, builder, sig, args):
-        pointer = builder.inttoptr(args[0], I64.as_pointer())
-        return builder.load(builder.gep(pointer, [args[1]]))
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _set_word(context, address, index, value):
-    def codegen(ctx, builder, sig, args):
-        pointer = builder.inttoptr(args[0], I64.as_pointer())
-        builder.store(args[2], builder.gep(pointer, [args[1]]))
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
-
-
-@intrinsic
-def _int32(context, address):
-    def codegen(ctx, builder, sig, args):
-        return builder.sext(builder.load(builder.inttoptr(args[0], I32.as_pointer())), I64)
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
 def _set_int32(context, address, value):
     def codegen(ctx, builder, sig, args):
         pointer = builder.inttoptr(args[0], I32.as_pointer())
@@ -206,31 +182,12 @@ def _stack(context):
 
 
 @intrinsic
-def _fetch_add(context, address, value):
-    def codegen(ctx, builder, sig, args):
-        pointer = builder.inttoptr(args[0], I64.as_pointer())
-        return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic
 def _call_api(context, function, arguments):
     def codegen(ctx, builder, sig, args):
         kind = ir.FunctionType(I64, [I64])
         return builder.call(builder.inttoptr(args[0], kind.as_pointer()), [args[1]])
 
     return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _call_kernel(context, function, block, begin, end):
-    def codegen(ctx, builder, sig, args):
-        kind = ir.FunctionType(ir.VoidType(), [I64] * 3)
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-        return ctx.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), codegen
 
 
 # XLA flushes subnormal numbers to zero on its threads; kernels keep them, as they do under NumPy.
@@ -285,11 +242,11 @@ _compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=
 def _error(api, message, code):
     """An XLA error, which XLA will own."""
     arguments = _stack()
-    _set_word(arguments, 0, 28)
-    _set_word(arguments, 1, 0)
-    _set_word(arguments, 2, message)
-    _set_word(arguments, 3, code)
-    return _call_api(_word(api, ERROR_CREATE), arguments)
+    set_word(arguments, 0, 28)
+    set_word(arguments, 1, 0)
+    set_word(arguments, 2, message)
+    set_word(arguments, 3, code)
+    return _call_api(word(api, ERROR_CREATE), arguments)
 
 
 @_compiled
@@ -298,25 +255,25 @@ def _succeeded(api, error):
     if error == 0:
         return True
     arguments = _stack()
-    _set_word(arguments, 0, 24)
-    _set_word(arguments, 1, 0)
-    _set_word(arguments, 2, error)
-    _call_api(_word(api, ERROR_DESTROY), arguments)
+    set_word(arguments, 0, 24)
+    set_word(arguments, 1, 0)
+    set_word(arguments, 2, error)
+    _call_api(word(api, ERROR_DESTROY), arguments)
     return False
 
 
 @_compiled
 def _pool_size(api, context):
-    if _word(api, API_SIZE) < 8 * (NUM_THREADS + 1):
+    if word(api, API_SIZE) < 8 * (NUM_THREADS + 1):
         return 1  # an API that ends before the pool; jaxlib 0.4.38 says so of a longer one
     answer, arguments = _stack(), _stack()
-    _set_word(answer, 0, 1)
-    _set_word(arguments, 0, 32)
-    _set_word(arguments, 1, 0)
-    _set_word(arguments, 2, context)
-    _set_word(arguments, 3, answer)
-    if _succeeded(api, _call_api(_word(api, NUM_THREADS), arguments)):
-        return max(1, _word(answer, 0))
+    set_word(answer, 0, 1)
+    set_word(arguments, 0, 32)
+    set_word(arguments, 1, 0)
+    set_word(arguments, 2, context)
+    set_word(arguments, 3, answer)
+    if _succeeded(api, _call_api(word(api, NUM_THREADS), arguments)):
+        return max(1, word(answer, 0))
     return 1
 
 
@@ -326,9 +283,9 @@ def _find(identity):
     slots = _registry() + 8 * SLOT
     place = identity & (SLOTS - 1)
     for _ in range(SLOTS):
-        found = _word(slots, 2 * place)
+        found = word(slots, 2 * place)
         if found == identity:
-            return _word(slots, 2 * place + 1)
+            return word(slots, 2 * place + 1)
         if found == 0:
             return 0
         place = (place + 1) & (SLOTS - 1)
@@ -340,33 +297,29 @@ def _work(job):
     """Claim and run chunks until none is left."""
     mode = _get_float_mode()
     _set_float_mode(_PLAIN_MODE)
-    units, chunk = _word(job, UNITS), _word(job, CHUNK)
+    units, chunk = word(job, UNITS), word(job, CHUNK)
     while True:
-        begin = _fetch_add(job + 8 * CLAIMED, 1) * chunk
+        begin = fetch_add(job + 8 * CLAIMED, 1) * chunk
         if begin >= units:
             break
-        _call_kernel(_word(job, FUNCTION), _word(job, BLOCK), begin, min(units, begin + chunk))
-        _fetch_add(job + 8 * DONE, 1)
+        call_kernel(word(job, FUNCTION), word(job, BLOCK), begin, min(units, begin + chunk))
+        fetch_add(job + 8 * DONE, 1)
     _set_float_mode(mode)
 
 
 @_compiled
 def _let_go(job, references):
     """Give references up; the job is freed with the last one, be it of a task that came late."""
-    if _fetch_add(job + 8 * REFERENCES, -references) == references:
+    if fetch_add(job + 8 * REFERENCES, -references) == references:
         _release(job)
 
 
+_DIGEST = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+
+
 def _native(signature: str) -> Callable:
-    """Compile for C callers, kept on disk where there is a place to write."""
-
-    def compile_(function: Callable) -> Any:
-        try:
-            return cfunc(signature, cache=True)(function)
-        except (RuntimeError, OSError):
-            return cfunc(signature)(function)
-
-    return compile_
+    """Compile for C callers, or load what was compiled from the same sources."""
+    return lambda function: compile_for_c(function, signature, f"{function.__name__}-{_DIGEST}")
 
 
 @_native("void(int64)")
@@ -389,26 +342,26 @@ def _share(api, context, function, block, units, threads):
     chunk = max(1, -(-units // (threads * CHUNKS_PER_THREAD)))
     chunks = -(-units // chunk)
     helpers = min(threads, chunks) - 1
-    _set_word(job, REFERENCES, helpers + 1)
-    _set_word(job, CLAIMED, 0)
-    _set_word(job, DONE, 0)
-    _set_word(job, FUNCTION, function)
-    _set_word(job, BLOCK, block)
-    _set_word(job, UNITS, units)
-    _set_word(job, CHUNK, chunk)
+    set_word(job, REFERENCES, helpers + 1)
+    set_word(job, CLAIMED, 0)
+    set_word(job, DONE, 0)
+    set_word(job, FUNCTION, function)
+    set_word(job, BLOCK, block)
+    set_word(job, UNITS, units)
+    set_word(job, CHUNK, chunk)
     arguments = _stack()
-    _set_word(arguments, 0, 40)
-    _set_word(arguments, 1, 0)
-    _set_word(arguments, 2, context)
-    _set_word(arguments, 3, _task_address())
-    _set_word(arguments, 4, job)
+    set_word(arguments, 0, 40)
+    set_word(arguments, 1, 0)
+    set_word(arguments, 2, context)
+    set_word(arguments, 3, _task_address())
+    set_word(arguments, 4, job)
     refused = 0
     for _ in range(helpers):
-        if not _succeeded(api, _call_api(_word(api, SCHEDULE), arguments)):
+        if not _succeeded(api, _call_api(word(api, SCHEDULE), arguments)):
             refused += 1
     _work(job)
     # Every chunk is claimed; those of other threads are running and will end.
-    while _fetch_add(job + 8 * DONE, 0) < chunks:
+    while fetch_add(job + 8 * DONE, 0) < chunks:
         _yield()
     _let_go(job, refused + 1)
     return True
@@ -417,44 +370,44 @@ def _share(api, context, function, block, units, threads):
 @_compiled
 def _launch(frame, words):
     """Run the phases of a launch; the message of what went wrong, or 0."""
-    phases, patches = _word(words, PHASES), _word(words, PATCHES)
-    length = _word(words, LENGTH)
+    phases, patches = word(words, PHASES), word(words, PATCHES)
+    length = word(words, LENGTH)
     phase = words + 8 * HEAD
     patch = phase + 8 * PHASE_WORDS * phases
     template = patch + 8 * PATCH_WORDS * patches
     for k in range(phases):
-        if _find(_word(phase, PHASE_WORDS * k)) == 0:
+        if _find(word(phase, PHASE_WORDS * k)) == 0:
             return _kernel_message()
     block = _allocate(8 * length)
     if block == 0:
         return _memory_message()
     for k in range(length):
-        _set_word(block, k, _word(template, k))
+        set_word(block, k, word(template, k))
     for k in range(patches):
-        source = _word(patch, PATCH_WORDS * k + 1)
+        source = word(patch, PATCH_WORDS * k + 1)
         if source >= 0:
-            buffer = _word(_word(frame, ARGS), source)
+            buffer = word(word(frame, ARGS), source)
         else:
-            buffer = _word(_word(frame, RETS), -1 - source)
-        address = _word(buffer, BUFFER_DATA) + _word(patch, PATCH_WORDS * k + 2)
-        _set_word(block, _word(patch, PATCH_WORDS * k), address)
-    api, context = _word(frame, FRAME_API), _word(frame, FRAME_CONTEXT)
+            buffer = word(word(frame, RETS), -1 - source)
+        address = word(buffer, BUFFER_DATA) + word(patch, PATCH_WORDS * k + 2)
+        set_word(block, word(patch, PATCH_WORDS * k), address)
+    api, context = word(frame, FRAME_API), word(frame, FRAME_CONTEXT)
     enough = True
     for k in range(phases):
-        function = _find(_word(phase, PHASE_WORDS * k))
-        units = _word(phase, PHASE_WORDS * k + 1)
-        condition = _word(phase, PHASE_WORDS * k + 3)
-        if condition != 0 and _word(block, condition) == 0:
+        function = _find(word(phase, PHASE_WORDS * k))
+        units = word(phase, PHASE_WORDS * k + 1)
+        condition = word(phase, PHASE_WORDS * k + 3)
+        if condition != 0 and word(block, condition) == 0:
             continue
         threads = 1
-        if _word(phase, PHASE_WORDS * k + 2) != 0 and units > 1:
-            threads = min(_pool_size(api, context), _word(words, THREADS))
+        if word(phase, PHASE_WORDS * k + 2) != 0 and units > 1:
+            threads = min(_pool_size(api, context), word(words, THREADS))
         if threads > 1:
             enough = _share(api, context, function, block, units, threads) and enough
         else:
             mode = _get_float_mode()
             _set_float_mode(_PLAIN_MODE)
-            _call_kernel(function, block, 0, units)
+            call_kernel(function, block, 0, units)
             _set_float_mode(mode)
     _release(block)
     return 0 if enough else _memory_message()
@@ -463,27 +416,27 @@ def _launch(frame, words):
 @_compiled
 def _answer(frame):
     """Answer a query for metadata, noting what XLA says of itself; False for any other call."""
-    extension = _word(frame, FRAME_EXTENSION)
-    if extension == 0 or _int32(extension + 8 * EXTENSION_TYPE) != METADATA_EXTENSION:
+    extension = word(frame, FRAME_EXTENSION)
+    if extension == 0 or int32_at(extension + 8 * EXTENSION_TYPE) != METADATA_EXTENSION:
         return False
-    metadata, api = _word(extension, EXTENSION_METADATA), _word(frame, FRAME_API)
+    metadata, api = word(extension, EXTENSION_METADATA), word(frame, FRAME_API)
     notes = _registry()
     # Some versions of XLA ask without showing their API.
-    version = _word(notes, HEADER_VERSION)
+    version = word(notes, HEADER_VERSION)
     if api != 0:
-        version = _word(api, API_VERSION)
-        _set_word(notes, SEEN_API, _word(api, API_SIZE))
-    _set_word(notes, SEEN_VERSION, version)
-    _set_word(notes, SEEN_FRAME, _word(frame, FRAME_SIZE))
-    _set_word(notes, ASKED, 1)
+        version = word(api, API_VERSION)
+        set_word(notes, SEEN_API, word(api, API_SIZE))
+    set_word(notes, SEEN_VERSION, version)
+    set_word(notes, SEEN_FRAME, word(frame, FRAME_SIZE))
+    set_word(notes, ASKED, 1)
     # XLA_FFI_Metadata: its size, then the version struct (size, extension, major and minor), traits
     # and, in newer versions, the id of a state type.
-    _set_word(metadata, 1, 24)
-    _set_word(metadata, 2, 0)
-    _set_word(metadata, 3, version)
+    set_word(metadata, 1, 24)
+    set_word(metadata, 2, 0)
+    set_word(metadata, 3, version)
     _set_int32(metadata + 8 * 4, 0)
-    if _word(metadata, 0) >= 8 * 6:
-        _set_word(metadata, 5, 0)
+    if word(metadata, 0) >= 8 * 6:
+        set_word(metadata, 5, 0)
     return True
 
 
@@ -492,23 +445,23 @@ def handler(frame):
     """``XLA_FFI_Error* handler(XLA_FFI_CallFrame*)``."""
     if _answer(frame):
         return 0
-    api = _word(frame, FRAME_API)
+    api = word(frame, FRAME_API)
     if (
-        _word(frame, FRAME_SIZE) < _FRAME
-        or _word(api, API_SIZE) < _API
-        or _int32(api + 8 * API_VERSION) != API_MAJOR
-        or _word(frame, ARGS_SIZE) != _ARGS
-        or _word(frame, RETS_SIZE) != _ARGS
-        or _word(frame, ATTRS_SIZE) != _ATTRS
+        word(frame, FRAME_SIZE) < _FRAME
+        or word(api, API_SIZE) < _API
+        or int32_at(api + 8 * API_VERSION) != API_MAJOR
+        or word(frame, ARGS_SIZE) != _ARGS
+        or word(frame, RETS_SIZE) != _ARGS
+        or word(frame, ATTRS_SIZE) != _ATTRS
     ):
         return _error(api, _abi_message(), UNIMPLEMENTED)
-    if _int32(frame + 8 * FRAME_STAGE) != EXECUTE:
+    if int32_at(frame + 8 * FRAME_STAGE) != EXECUTE:
         return 0
-    if _word(frame, ATTRS_COUNT) != 1 or _int32(_word(frame, ATTRS_TYPES)) != ARRAY_ATTRIBUTE:
+    if word(frame, ATTRS_COUNT) != 1 or int32_at(word(frame, ATTRS_TYPES)) != ARRAY_ATTRIBUTE:
         return _error(api, _launch_message(), FAILED_PRECONDITION)
-    array = _word(_word(frame, ATTRS), 0)
-    words = _word(array, ARRAY_DATA)
-    if _int32(array) != DTYPE_S64 or _word(words, VERSION) != LAUNCH_VERSION:
+    array = word(word(frame, ATTRS), 0)
+    words = word(array, ARRAY_DATA)
+    if int32_at(array) != DTYPE_S64 or word(words, VERSION) != LAUNCH_VERSION:
         return _error(api, _launch_message(), FAILED_PRECONDITION)
     message = _launch(frame, words)
     if message != 0:

@@ -153,6 +153,21 @@ class _KernelCache(caching.FunctionCache):
                 return
 
 
+def compile_for_c(function: Callable, signature: str, key: str) -> CFunc:
+    """Compile a function that C calls, or load it if it was compiled before under the same key."""
+    made = CFunc(
+        function,
+        sigutils.normalize_signature(signature),
+        locals={},
+        options={"error_model": "numpy"},
+    )
+    # Nowhere to write, or another Numba: compile in memory.
+    with contextlib.suppress(RuntimeError, OSError, AttributeError):
+        made._cache = _KernelCache(function, key)
+    made.compile()
+    return made
+
+
 def native(signature: str) -> Callable[[Callable], Any]:
     """Compile a function that Python calls with the GIL released, or load it."""
 
@@ -188,10 +203,4 @@ def compile_kernel(name: str, formula: Formula, make: Callable[[], Callable]) ->
         finally:
             kernel_key.reset(token)
         python_function.__name__ = python_function.__qualname__ = f"kernel_{symbol}"
-        signature = sigutils.normalize_signature(SIGNATURE)
-        function = CFunc(python_function, signature, locals={}, options={"error_model": "numpy"})
-        # Nowhere to write, or another Numba: compile in memory.
-        with contextlib.suppress(RuntimeError, OSError, AttributeError):
-            function._cache = _KernelCache(python_function, key)
-        function.compile()
-    return Kernel(name, function)
+        return Kernel(name, compile_for_c(python_function, SIGNATURE, key))

@@ -29,7 +29,9 @@ CLAIMED, DONE = 0, 8  # words of a job, one cache line apart
 
 
 @intrinsic
-def _call(context, function, p, begin, end):
+def call_kernel(context, function, p, begin, end):
+    """Run a kernel at an address over a range of units."""
+
     def codegen(ctx, builder, sig, args):
         kind = ir.FunctionType(ir.VoidType(), [I64] * 3)
         builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
@@ -39,7 +41,9 @@ def _call(context, function, p, begin, end):
 
 
 @intrinsic
-def _fetch_add(context, address, value):
+def fetch_add(context, address, value):
+    """Add to a word that threads share; what it was before."""
+
     def codegen(ctx, builder, sig, args):
         pointer = builder.inttoptr(args[0], I64.as_pointer())
         return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
@@ -50,7 +54,7 @@ def _fetch_add(context, address, value):
 @native("void(int64, int64, int64)")
 def run_serial(function, p, units):
     """All units on the calling thread."""
-    _call(function, p, 0, units)
+    call_kernel(function, p, 0, units)
 
 
 @native("int64(int64, int64, int64, int64, int64)")
@@ -59,11 +63,11 @@ def _work(job, function, p, units, chunk):
     chunks = (units + chunk - 1) // chunk
     finished = 0
     while True:
-        c = _fetch_add(job + 8 * CLAIMED, 1)
+        c = fetch_add(job + 8 * CLAIMED, 1)
         if c >= chunks:
             return finished
-        _call(function, p, c * chunk, min(units, (c + 1) * chunk))
-        if _fetch_add(job + 8 * DONE, 1) == chunks - 1:
+        call_kernel(function, p, c * chunk, min(units, (c + 1) * chunk))
+        if fetch_add(job + 8 * DONE, 1) == chunks - 1:
             finished = 1
 
 

@@ -7,9 +7,11 @@ The carries of a tile are rows of states in scratch; the order of every combinat
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
 from ...formulas.record import ScanFormula
 from .access import Operands, constants
+from .bind import Fold
 from .jit import inner
 from .lanes import LANES
 from .memory import BLOCKS, COLUMNS, EXTENT, SCRATCH, STRAINED, TILE, TILES, set_word, word
@@ -61,6 +63,26 @@ def _unrolled(name: str, parameters: str, before: str, each: str, after: str, to
     return inner(made[name])
 
 
+def _tools(fold: Fold, operands: Operands) -> dict[str, Any]:
+    """What every chunk is put together from."""
+    return {
+        "LANES": LANES,
+        "EXTENT": EXTENT,
+        "word": word,
+        "counting": counting,
+        "every_lane_if": every_lane_if,
+        "no_vectors": no_vectors,
+        "places": make_places(operands),
+        "fetch_columns": operands.fetch_columns,
+        "lift": fold.lift,
+        "keep": fold.keep,
+        "combine": fold.combine,
+        "identity": fold.identity,
+        "scan_eight": fold.scan_eight,
+        "join_eight": fold.join_eight,
+    }
+
+
 def _in_turn(name: str, descending: bool) -> str:
     """The eight values of a name in the order of the scan."""
     order = range(LANES - 1, -1, -1) if descending else range(LANES)
@@ -75,27 +97,15 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     """
     fold, watch = parts.fold, parts.watch
     tools = {
-        "LANES": LANES,
-        "EXTENT": EXTENT,
-        "word": word,
-        "counting": counting,
-        "every_lane_if": every_lane_if,
-        "places": make_places(operands),
-        "fetch_columns": operands.fetch_columns,
+        **_tools(fold, operands),
         "fetch_row_columns": operands.fetch_row_columns,
         "put_columns": operands.put_columns,
         "look_at_gradient": watch.gradient,
         "look_at_row": watch.row_gradient,
         "look_at_carry": watch.carry,
-        "lift": fold.lift,
-        "keep": fold.keep,
-        "combine": fold.combine,
-        "identity": fold.identity,
-        "scan_eight": fold.scan_eight,
         "finish": parts.finish,
         "extended": parts.extended,
         "known_of": concatenate(1, parts.prefix.size) if parts.prefix else None,
-        "no_vectors": no_vectors,
     }
     known = "known_of(no_vectors(), befores[{k}])" if parts.prefix else "no_vectors()"
     each = f"""
@@ -174,23 +184,7 @@ def _make_prefix_chunk(parts: ScanParts, operands: Operands, whole: bool):
     """
     prefix = parts.prefix
     assert prefix is not None
-    tools = {
-        "LANES": LANES,
-        "EXTENT": EXTENT,
-        "word": word,
-        "counting": counting,
-        "every_lane_if": every_lane_if,
-        "places": make_places(operands),
-        "fetch_columns": operands.fetch_columns,
-        "look_at_factor": parts.watch.factor,
-        "lift": prefix.lift,
-        "keep": prefix.keep,
-        "combine": prefix.combine,
-        "identity": prefix.identity,
-        "scan_eight": prefix.scan_eight,
-        "join_eight": prefix.join_eight,
-        "no_vectors": no_vectors,
-    }
+    tools = {**_tools(prefix, operands), "look_at_factor": parts.watch.factor}
     lifted = _in_turn("lifted", descending=False)
     after = f"return join_eight({lifted}), seen"
     if whole:
