@@ -21,9 +21,9 @@ from .memory import (
     CONSTANT_NAMES,
     CONSTANTS,
     axis_offset,
-    axis_stride,
-    column_stride,
-    unit_address,
+    emit_axis_stride,
+    emit_column_stride,
+    emit_unit_address,
     word,
 )
 from .vectors import Vector, set_double, set_vector, stack, unpack, vector_at, vectors
@@ -167,30 +167,13 @@ class Operands:
         self.full_at = full_at = range(len(self.full))
         self.row_at = row_at = range(full_at.stop, full_at.stop + len(self.row))
         self.output_at = output_at = range(row_at.stop, count)
-        tools = {
-            "unit_address": unit_address,
-            "axis_stride": axis_stride,
-            "axis_offset": axis_offset,
-            "column_stride": column_stride,
-        }
-        everything = range(count)
-        self.addresses = _each_operand(
-            "addresses", "p, unit", "unit_address(p, {o}, unit)", everything, tools
-        )
-        self.strides = _each_operand("strides", "p", "axis_stride(p, {o})", everything, tools)
+        self.addresses = self._addresses()
+        self.strides = self._words(emit_axis_stride)
         self.fetch_rows = self._row_fetch()
         self.store_rows = self._row_store()
         # For columns: where a position of the (straight) axis begins, and lanes across columns.
-        self.places = _each_operand(
-            "places",
-            "addresses, strides, index",
-            "addresses[{o}] + index * strides[{o}]",
-            everything,
-            tools,
-        )
-        self.column_strides = _each_operand(
-            "column_strides", "p", "column_stride(p, {o})", everything, tools
-        )
+        self.places = self._places()
+        self.column_strides = self._words(emit_column_stride)
         self.fetch_columns = self._straight_fetch(full_at)
         self.fetch_row_columns = self._straight_fetch(row_at)
         self.put_columns = self._straight_put()
@@ -213,6 +196,51 @@ class Operands:
             )
         else:
             self.fetch_full, self.put_outputs = self.fetch_columns, self.put_columns
+
+    def _addresses(self):
+        """``addresses(p, unit)`` of all operands at the start of a unit."""
+        count = self.count
+        kind = types.UniTuple(types.int64, count)
+
+        @intrinsic
+        def addresses(context, p, unit):
+            def codegen(ctx, builder, sig, args):
+                items = [emit_unit_address(builder, args[0], o, args[1]) for o in range(count)]
+                return ctx.make_tuple(builder, kind, items)
+
+            return kind(types.int64, types.int64), codegen
+
+        return addresses
+
+    def _words(self, emit):
+        """``words(p)``: one word of the parameter block for each operand."""
+        count = self.count
+        kind = types.UniTuple(types.int64, count)
+
+        @intrinsic
+        def words(context, p):
+            def codegen(ctx, builder, sig, args):
+                items = [emit(builder, args[0], o) for o in range(count)]
+                return ctx.make_tuple(builder, kind, items)
+
+            return kind(types.int64), codegen
+
+        return words
+
+    def _places(self):
+        """``places(addresses, strides, index)`` of all operands."""
+        kind = types.UniTuple(types.int64, self.count)
+
+        @intrinsic
+        def places(context, addresses, strides, index):
+            def codegen(ctx, builder, sig, args):
+                pairs = zip(unpack(builder, args[0]), unpack(builder, args[1]), strict=True)
+                items = [builder.add(base, builder.mul(args[2], step)) for base, step in pairs]
+                return ctx.make_tuple(builder, kind, items)
+
+            return kind(kind, kind, types.int64), codegen
+
+        return places
 
     def _straight_fetch(self, places):
         edge, packed, flipped = self.edge, self.packed, self.flipped

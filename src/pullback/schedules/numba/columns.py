@@ -12,8 +12,8 @@ from .bind import BoundPass, per_element, per_row
 from .elementary import primitives_for
 from .jit import inner
 from .lanes import LANES
-from .memory import BLOCKS, COLUMNS, EXTENT, STREAMED, TILE, TILES, word
-from .rows import BLOCK
+from .memory import BLOCKS, COLUMNS, EXTENT, STREAMED, TILE, TILES, least, word
+from .rows import BLOCK, FIRST
 from .vectors import counting, no_vectors, stack, tuple_intrinsics
 
 # Columns per tile at most: wide enough that memory is read in long runs. Of 512, 1024 and 2048
@@ -38,7 +38,7 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
             p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box
         ):
             for c in range(0, width, LANES):
-                count = min(LANES, width - c)
+                count = least(LANES, width - c)
                 row = fetch_row_columns(p, addresses, steps, left + c, count)
                 known = read_known(known_box + 8 * c, PITCH)
                 write_known(known_box + 8 * c, PITCH, close(const, row, known, no_vectors()))
@@ -85,14 +85,14 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
     ):
         whole = width // LANES * LANES
         for start in range(0, whole, line * LANES):
-            for lane in range(min(LANES, stop - first)):
-                for c in range(start, min(start + line * LANES, whole), LANES):
+            for lane in range(least(LANES, stop - first)):
+                for c in range(start, least(start + line * LANES, whole), LANES):
                     fold_lane(
                         p, const, addresses, strides, steps, left, c, LANES, first + lane, stop,
                         known_box, lanes_box + lane * PITCH,
                     )  # fmt: skip
         if whole < width:
-            for lane in range(min(LANES, stop - first)):
+            for lane in range(least(LANES, stop - first)):
                 fold_lane(
                     p, const, addresses, strides, steps, left, whole, width - whole, first + lane,
                     stop, known_box, lanes_box + lane * PITCH,
@@ -106,20 +106,20 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
         for c in range(0, width, LANES):
             write(total_box + 8 * c, PITCH, identity())
         for b in range(word(p, BLOCKS)):
-            start, stop = b * BLOCK, min((b + 1) * BLOCK, extent)
+            start, stop = b * BLOCK, least((b + 1) * BLOCK, extent)
             for lane in range(LANES):
                 for c in range(0, width, LANES):
                     write(lanes_box + lane * PITCH + 8 * c, apart, identity())
             for first in range(start, stop, rows):
                 fold_rows(
                     p, const, addresses, strides, steps, left, width, first,
-                    min(first + rows, stop), known_box, lanes_box,
+                    least(first + rows, stop), known_box, lanes_box,
                 )  # fmt: skip
             for c in range(0, width, LANES):
                 total = read(total_box + 8 * c, PITCH)
                 write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c)))
         for c in range(0, width, LANES):
-            count = min(LANES, width - c)
+            count = least(LANES, width - c)
             row = fetch_row_columns(p, addresses, steps, left + c, count)
             known = read_known(known_box + 8 * c, PITCH)
             state = read(total_box + 8 * c, PITCH)
@@ -129,7 +129,9 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
 
 
 def _chain(before, after):
-    """Run one pass and then the next."""
+    """Run one pass, if there is one yet, and then the next."""
+    if before is None:
+        return after
 
     @inner
     def both(p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box):
@@ -141,11 +143,7 @@ def _chain(before, after):
 
 def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over tiles of columns."""
-
-    @inner
-    def summary(p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box):
-        pass
-
+    summary = None
     known: tuple[str, ...] = ("",)
     largest = 1
     for step in formula.passes:
@@ -153,6 +151,14 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
         summary = _chain(summary, make_tile_pass(bound, operands, len(known)))
         known = known + step.names
         largest = max(largest, bound.fold.size if bound.fold else 1)
+    if summary is None:
+
+        @inner
+        def summary(
+            p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box
+        ):
+            pass
+
     write_out = _make_finish(formula, element, operands, known)
     known_scratch = stack(len(known) * WIDEST_TILE)
     lanes_scratch = stack(largest * LANES * WIDEST_TILE)
@@ -168,7 +174,7 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
         for unit in range(begin, end):
             addresses = all_addresses(p, unit // tiles)
             left = unit % tiles * tile
-            width = min(tile, columns - left)
+            width = least(tile, columns - left)
             summary(
                 p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box
             )
@@ -188,7 +194,7 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
         @inner
         def finish_tile(p, const, addresses, strides, steps, left, width, known_box):
             for c in range(0, width, LANES):
-                count = min(LANES, width - c)
+                count = least(LANES, width - c)
                 row = fetch_row_columns(p, addresses, steps, left + c, count)
                 found = read_known(known_box + 8 * c, PITCH)
                 values = finish(const, row, found, no_vectors())
@@ -205,56 +211,52 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
     def apply_some(p, const, at, steps, left, c, count, index, known_box):
         full = fetch_columns(p, at, steps, left + c, count)
         row = fetch_row_columns(p, at, steps, left + c, count)
-        return apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
-
-    @inner
-    def put_some(p, const, at, steps, left, c, count, index, known_box):
-        values = apply_some(p, const, at, steps, left, c, count, index, known_box)
+        values = apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
         put_columns(p, at, steps, left + c, count, values)
 
-    @inner
-    def apply_tile(p, const, addresses, strides, steps, left, width, known_box):
-        whole = width // LANES * LANES
-        for i in range(word(p, EXTENT)):
-            at = places(addresses, strides, i)
-            index = counting(i, 0)
-            for c in range(0, whole, LANES):
-                put_some(p, const, at, steps, left, c, LANES, index, known_box)
-            if whole < width:
-                put_some(p, const, at, steps, left, whole, width - whole, index, known_box)
-
     if not operands.packed:
-        return apply_tile
-    prefetch = operands.prefetch()
-    stream, item = operands.stream_outputs(), operands.edge.item
+
+        @inner
+        def apply_strided(p, const, addresses, strides, steps, left, width, known_box):
+            for i in range(word(p, EXTENT)):
+                at = places(addresses, strides, i)
+                for c in range(0, width, LANES):
+                    count = least(LANES, width - c)
+                    apply_some(p, const, at, steps, left, c, count, counting(i, 0), known_box)
+
+        return apply_strided
+
+    prefetch, stream, item = operands.prefetch(), operands.stream_outputs(), operands.edge.item
     one, other = operands.output_at[0], operands.output_at[-1]
 
     @inner
-    def stream_tile(p, const, addresses, strides, steps, left, width, known_box):
-        for i in range(word(p, EXTENT)):
-            at = places(addresses, strides, i)
-            index = counting(i, 0)
-            below = places(addresses, strides, i + 1)
-            ahead = min(-(at[one] // item + left) % LANES, width)
-            whole = ahead + (width - ahead) // LANES * LANES
-            if ahead > 0:
-                put_some(p, const, at, steps, left, 0, ahead, index, known_box)
-            for c in range(ahead, whole, LANES):
-                prefetch(below, left + c)
-                values = apply_some(p, const, at, steps, left, c, LANES, index, known_box)
-                stream(at, left + c, values)
-            if whole < width:
-                put_some(p, const, at, steps, left, whole, width - whole, index, known_box)
-        fence()
-
-    @inner
-    def apply_or_stream(p, const, addresses, strides, steps, left, width, known_box):
+    def apply_tile(p, const, addresses, strides, steps, left, width, known_box):
         vector = LANES * item
         alike = addresses[one] % vector == addresses[other] % vector
         alike = alike and (strides[one] - strides[other]) % vector == 0
-        if word(p, STREAMED) != 0 and alike:
-            stream_tile(p, const, addresses, strides, steps, left, width, known_box)
-        else:
-            apply_tile(p, const, addresses, strides, steps, left, width, known_box)
+        streamed = word(p, STREAMED) != 0 and alike
+        for i in range(word(p, EXTENT)):
+            at = places(addresses, strides, i)
+            below = places(addresses, strides, i + 1)
+            index = counting(i, 0)
+            inside = 0
+            if streamed:
+                inside = least(-(at[one] // item + left) % LANES, width)
+                if inside > 0:
+                    apply_some(p, const, at, steps, left, FIRST, inside, index, known_box)
+            whole = inside + (width - inside) // LANES * LANES
+            for c in range(inside, whole, LANES):
+                prefetch(below, left + c)
+                full = fetch_columns(p, at, steps, left + c, LANES)
+                row = fetch_row_columns(p, at, steps, left + c, LANES)
+                values = apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
+                if streamed:
+                    stream(at, left + c, values)
+                else:
+                    put_columns(p, at, steps, left + c, LANES, values)
+            if whole < width:
+                apply_some(p, const, at, steps, left, whole, width - whole, index, known_box)
+        if streamed:
+            fence()
 
-    return apply_or_stream
+    return apply_tile

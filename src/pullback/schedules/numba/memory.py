@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .jit import inner
 from .lanes import I64
 
 # Words of the block, int64 each.
@@ -35,8 +35,7 @@ def word(context, block, index):
     """Word ``index`` of a block of int64 at an address."""
 
     def codegen(ctx, builder, sig, args):
-        pointer = builder.inttoptr(args[0], I64.as_pointer())
-        return builder.load(builder.gep(pointer, [args[1]]))
+        return emit_word(builder, *args)
 
     return types.int64(types.int64, types.int64), codegen
 
@@ -61,42 +60,82 @@ def int32_at(context, address):
     return types.int64(types.int64), codegen
 
 
-@inner
-def unravel(p, rank, table, operand, index):
-    """Byte offset of a flat index over the dimensions of a table of sizes and strides."""
-    strides = table + rank * (1 + operand)
-    offset = 0
-    for d in range(rank - 1, 0, -1):
-        size = word(p, table + d)
-        offset += (index % size) * word(p, strides + d)
-        index //= size
-    return offset + index * word(p, strides)
+def emit_word(builder, block, index):
+    """Word ``index`` of a block, as LLVM code."""
+    pointer = builder.inttoptr(block, I64.as_pointer())
+    return builder.load(builder.gep(pointer, [index]))
 
 
-@inner
-def unit_address(p, operand, unit):
-    """Address of an operand at the start of a unit."""
-    base = word(p, OPERANDS + 2 * operand)
-    rank = word(p, OUTER_RANK)
-    if rank == 0:
-        return base
-    return base + unravel(p, rank, word(p, OUTER), operand, unit)
-
-
-@inner
-def axis_stride(p, operand):
+def emit_axis_stride(builder, block, operand: int):
     """Byte stride of the innermost dimension of the axis."""
-    rank = word(p, AXIS_RANK)
-    return word(p, word(p, AXIS) + rank * (1 + operand) + rank - 1)
+    rank, table = (emit_word(builder, block, I64(k)) for k in (AXIS_RANK, AXIS))
+    last = builder.sub(builder.mul(rank, I64(operand + 2)), I64(1))
+    return emit_word(builder, block, builder.add(table, last))
 
 
-@inner
-def axis_offset(p, operand, index):
-    """Byte offset of a position along the axis."""
-    return unravel(p, word(p, AXIS_RANK), word(p, AXIS), operand, index)
-
-
-@inner
-def column_stride(p, operand):
+def emit_column_stride(builder, block, operand: int):
     """Byte stride between columns."""
-    return word(p, OPERANDS + 2 * operand + 1)
+    return emit_word(builder, block, I64(OPERANDS + 2 * operand + 1))
+
+
+def emit_unit_address(builder, block, operand: int, unit):
+    """Address of an operand at the start of a unit."""
+    rank, table = (emit_word(builder, block, I64(k)) for k in (OUTER_RANK, OUTER))
+    base = emit_word(builder, block, I64(OPERANDS + 2 * operand))
+    arguments = [block, rank, table, I64(operand), unit]
+    return builder.add(base, builder.call(_unravel(builder.module), arguments))
+
+
+def _unravel(module):
+    """Byte offset of a flat index over the dimensions of a table of sizes and strides.
+
+    A function of the module, written as LLVM code: as a Numba function it cost a tenth of a second
+    of compile time for every operand.
+    """
+    name = "pullback_unravel"
+    function = module.globals.get(name)
+    if function is not None:
+        return function
+    function = ir.Function(module, ir.FunctionType(I64, [I64] * 5), name)
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    block, rank, table, operand, index = function.args
+    builder = ir.IRBuilder(function.append_basic_block())
+    with builder.if_then(builder.icmp_signed("==", rank, I64(0))):
+        builder.ret(I64(0))
+    strides = builder.add(table, builder.mul(rank, builder.add(operand, I64(1))))
+    rest, offset = (cgutils.alloca_once_value(builder, v) for v in (index, I64(0)))
+    inner_dimensions = builder.sub(rank, I64(1))
+    with cgutils.for_range(builder, inner_dimensions, intp=I64) as loop:
+        d = builder.sub(inner_dimensions, loop.index)
+        size = emit_word(builder, block, builder.add(table, d))
+        left = builder.load(rest)
+        step = emit_word(builder, block, builder.add(strides, d))
+        inside = builder.mul(builder.srem(left, size), step)
+        builder.store(builder.add(builder.load(offset), inside), offset)
+        builder.store(builder.sdiv(left, size), rest)
+    outermost = builder.mul(builder.load(rest), emit_word(builder, block, strides))
+    builder.ret(builder.add(builder.load(offset), outermost))
+    return function
+
+
+@intrinsic
+def axis_offset(context, block, operand, index):
+    """Byte offset of a position along the axis."""
+
+    def codegen(ctx, builder, sig, args):
+        block_, operand_, index_ = args
+        rank, table = (emit_word(builder, block_, I64(k)) for k in (AXIS_RANK, AXIS))
+        return builder.call(_unravel(builder.module), [block_, rank, table, operand_, index_])
+
+    return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def least(context, a, b):
+    """The smaller of two integers, where ``min`` would be compiled as a function of its own."""
+
+    def codegen(ctx, builder, sig, args):
+        return builder.select(builder.icmp_signed("<", *args), *args)
+
+    return types.int64(types.int64, types.int64), codegen

@@ -10,6 +10,7 @@ import _thread
 import os
 import queue
 import threading
+from functools import cache
 
 import numpy as np
 from llvmlite import ir
@@ -18,6 +19,7 @@ from numba.extending import intrinsic
 
 from .compile import native
 from .lanes import I64
+from .memory import least
 
 # Traffic below this many bytes is not worth waking a thread for (a dispatch costs 3-5
 # microseconds).
@@ -57,18 +59,25 @@ def run_serial(function, p, units):
     call_kernel(function, p, 0, units)
 
 
-@native("int64(int64, int64, int64, int64, int64)")
-def _work(job, function, p, units, chunk):
-    """Claim and run chunks until none is left; 1 if this call finished the last one."""
+def _claim(job, function, p, units, chunk):
     chunks = (units + chunk - 1) // chunk
     finished = 0
     while True:
         c = fetch_add(job + 8 * CLAIMED, 1)
         if c >= chunks:
             return finished
-        call_kernel(function, p, c * chunk, min(units, (c + 1) * chunk))
+        call_kernel(function, p, c * chunk, least(units, (c + 1) * chunk))
         if fetch_add(job + 8 * DONE, 1) == chunks - 1:
             finished = 1
+
+
+@cache
+def _worker():
+    """``work(job, function, p, units, chunk)``, compiled when threads are first shared.
+
+    It claims and runs chunks until none is left, and gives 1 if it finished the last one.
+    """
+    return native("int64(int64, int64, int64, int64, int64)")(_claim)
 
 
 class Pool:
@@ -100,17 +109,19 @@ class Pool:
         address = job.ctypes.data
         done = _thread.allocate_lock()
         done.acquire()
+        work = _worker()
         jobs = self._ensure(threads - 1)
         for _ in range(threads - 1):
             jobs.put((address, function, p, units, chunk, done, job))
-        if not _work(address, function, p, units, chunk):
+        if not work(address, function, p, units, chunk):
             done.acquire()
 
 
 def _serve(jobs: queue.SimpleQueue) -> None:
+    work = _worker()
     while True:
         address, function, p, units, chunk, done, job = jobs.get()
-        if _work(address, function, p, units, chunk):
+        if work(address, function, p, units, chunk):
             done.release()
         del address, function, p, done, job
 

@@ -7,16 +7,20 @@ order depends on the extent alone: the columns schedule builds the same one.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...formulas.record import RowFormula
 from .access import Operands, constants, fence
 from .bind import BoundPass, per_element, per_row
 from .elementary import primitives_for
 from .jit import inner
 from .lanes import LANES
-from .memory import BLOCKS, EXTENT, STREAMED, word
+from .memory import BLOCKS, EXTENT, STREAMED, least, word
 from .vectors import counting, first_lanes, no_vectors
 
 BLOCK = 4096
+# Not a literal, for which Numba would compile a function a second time.
+FIRST = np.int64(0)
 
 
 def make_block_fold(fold, operands: Operands):
@@ -76,7 +80,7 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
         state = identity()
         for b in range(word(p, BLOCKS)):
             start = b * BLOCK
-            stop = min(start + BLOCK, extent)
+            stop = least(start + BLOCK, extent)
             part = block_fold(p, const, row, known, addresses, strides, start, stop)
             state = combine(state, part)
         return close(const, row, known, spread(state, 0))
@@ -102,37 +106,40 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
         values = apply(counting(start, 1), const, full, row, known)
         put_outputs(p, addresses, strides, start, count, values)
 
-    @inner
-    def apply_cached(p, const, row, known, addresses, strides, start, stop):
-        whole = start + (stop - start) // LANES * LANES
-        for i in range(start, whole, LANES):
-            apply_chunk(p, const, row, known, addresses, strides, i, LANES)
-        if whole < stop:
-            apply_chunk(p, const, row, known, addresses, strides, whole, stop - whole)
-
     if not operands.packed:
-        return apply_cached
+
+        @inner
+        def apply_strided(p, const, row, known, addresses, strides, start, stop):
+            for i in range(start, stop, LANES):
+                count = least(LANES, stop - i)
+                apply_chunk(p, const, row, known, addresses, strides, i, count)
+
+        return apply_strided
 
     stream, item = operands.stream_outputs(), operands.edge.item
     first, last = operands.output_at[0], operands.output_at[-1]
 
     @inner
     def apply_range(p, const, row, known, addresses, strides, start, stop):
-        aligned = addresses[first] % (LANES * item) == addresses[last] % (LANES * item)
-        if word(p, STREAMED) == 0 or not aligned:
-            apply_cached(p, const, row, known, addresses, strides, start, stop)
-            return
-        ahead = -(addresses[first] // item + start) % LANES
-        inside = min(start + ahead, stop)
-        if start < inside:
-            apply_chunk(p, const, row, known, addresses, strides, start, inside - start)
+        alike = addresses[first] % (LANES * item) == addresses[last] % (LANES * item)
+        streamed = word(p, STREAMED) != 0 and alike
+        inside = start
+        if streamed:
+            inside = least(start + -(addresses[first] // item + start) % LANES, stop)
+            if start < inside:
+                apply_chunk(p, const, row, known, addresses, strides, start, inside - start)
         whole = inside + (stop - inside) // LANES * LANES
         for i in range(inside, whole, LANES):
             full = fetch_full(p, addresses, strides, i, LANES)
-            stream(addresses, i, apply(counting(i, 1), const, full, row, known))
+            values = apply(counting(i, 1), const, full, row, known)
+            if streamed:
+                stream(addresses, i, values)
+            else:
+                put_outputs(p, addresses, strides, i, LANES, values)
         if whole < stop:
             apply_chunk(p, const, row, known, addresses, strides, whole, stop - whole)
-        fence()
+        if streamed:
+            fence()
 
     return apply_range
 
@@ -170,7 +177,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
                 row = fetch_rows(addresses)
                 found = summary(p, const, row, addresses, strides)
                 start = unit % blocks * BLOCK
-                stop = min(start + BLOCK, extent)
+                stop = least(start + BLOCK, extent)
                 apply_range(p, const, row, found, addresses, strides, start, stop)
 
         return kernel
@@ -183,7 +190,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
             addresses = all_addresses(p, unit)
             row = fetch_rows(addresses)
             found = summary(p, const, row, addresses, strides)
-            apply_range(p, const, row, found, addresses, strides, 0, extent)
+            apply_range(p, const, row, found, addresses, strides, FIRST, extent)
 
     return kernel
 

@@ -14,7 +14,7 @@ from .access import Operands, constants
 from .bind import Fold
 from .jit import inner
 from .lanes import LANES
-from .memory import BLOCKS, COLUMNS, EXTENT, SCRATCH, STRAINED, TILE, TILES, set_word, word
+from .memory import BLOCKS, COLUMNS, EXTENT, SCRATCH, STRAINED, TILE, TILES, least, set_word, word
 from .scan_parts import SCAN_BLOCK, ScanParts, make_places
 from .vectors import concatenate, counting, every_lane_if, no_vectors, stack
 from .watch import nothing_seen, was_moderate
@@ -41,7 +41,7 @@ def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Opera
         for unit in range(begin, end):
             outer = unit // tiles
             left = unit % tiles * tile
-            width = min(tile, columns - left)
+            width = least(tile, columns - left)
             scan_tile(p, const, all_addresses(p, outer), strides, steps, left, width, outer)
 
     return kernel
@@ -69,6 +69,7 @@ def _tools(fold: Fold, operands: Operands) -> dict[str, Any]:
         "LANES": LANES,
         "EXTENT": EXTENT,
         "word": word,
+        "least": least,
         "counting": counting,
         "every_lane_if": every_lane_if,
         "no_vectors": no_vectors,
@@ -109,7 +110,7 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     }
     known = "known_of(no_vectors(), befores[{k}])" if parts.prefix else "no_vectors()"
     each = f"""
-        at{{k}} = places(addresses, strides, min(start + {{k}}, extent - 1), extent)
+        at{{k}} = places(addresses, strides, least(start + {{k}}, extent - 1), extent)
         full{{k}} = fetch_columns(p, at{{k}}, steps, column, lanes)
         seen = look_at_gradient(seen, full{{k}})
         index{{k}} = counting(start + {{k}}, 0)
@@ -159,12 +160,12 @@ def _one_way(parts: ScanParts, operands: Operands):
         for b in range(word(p, BLOCKS)):
             for c in range(0, width, LANES):
                 write(chunk_box + 8 * c, pitch, identity())
-            for start in range(b * SCAN_BLOCK, min((b + 1) * SCAN_BLOCK, extent), LANES):
-                count = min(LANES, extent - start)
+            for start in range(b * SCAN_BLOCK, least((b + 1) * SCAN_BLOCK, extent), LANES):
+                count = least(LANES, extent - start)
                 for c in range(0, width, LANES):
                     carried = read(chunk_box + 8 * c, pitch)
                     before = combine(read(block_box + 8 * c, pitch), carried)
-                    lanes = min(LANES, width - c)
+                    lanes = least(LANES, width - c)
                     total, _ = scan_chunk(
                         p, const, addresses, strides, steps, start, count, left + c, lanes, before,
                         no_vectors(), nothing_seen(),
@@ -196,7 +197,7 @@ def _make_prefix_chunk(parts: ScanParts, operands: Operands, whole: bool):
         "p, const, addresses, strides, steps, start, count, column, lanes, before, seen",
         "extent = word(p, EXTENT)",
         """
-        at{k} = places(addresses, strides, min(start + {k}, extent - 1), extent)
+        at{k} = places(addresses, strides, least(start + {k}, extent - 1), extent)
         full{k} = fetch_columns(p, at{k}, steps, column, lanes)
         seen = look_at_factor(seen, full{k})
         lifted{k} = lift(counting(start + {k}, 0), const, full{k}, no_vectors(), no_vectors())
@@ -236,14 +237,14 @@ def _both_ways(parts: ScanParts, operands: Operands):
     @inner
     def prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen):
         """Carries of the block's own prefix into each chunk, and after the last."""
-        first, stop = b * SCAN_BLOCK, min((b + 1) * SCAN_BLOCK, word(p, EXTENT))
+        first, stop = b * SCAN_BLOCK, least((b + 1) * SCAN_BLOCK, word(p, EXTENT))
         for c in range(0, width, LANES):
             p_write(p_chunks + 8 * c, pitch, p_identity())
         for start in range(first, stop, LANES):
             here = p_chunks + (start - first) // LANES * row_of_chunks
-            count = min(LANES, stop - start)
+            count = least(LANES, stop - start)
             for c in range(0, width, LANES):
-                lanes = min(LANES, width - c)
+                lanes = least(LANES, width - c)
                 carried = p_read(here + 8 * c, pitch)
                 total, seen = prefix_total(
                     p, const, addresses, strides, steps, start, count, left + c, lanes, carried,
@@ -281,13 +282,13 @@ def _both_ways(parts: ScanParts, operands: Operands):
             for c in range(0, width, LANES):
                 write(chunk_box + 8 * c, pitch, identity())
             first = b * SCAN_BLOCK
-            chunks = (min(SCAN_BLOCK, extent - first) + LANES - 1) // LANES
+            chunks = (least(SCAN_BLOCK, extent - first) + LANES - 1) // LANES
             for chunk_back in range(chunks):
                 chunk = chunks - 1 - chunk_back
                 start = first + chunk * LANES
-                count = min(LANES, extent - start)
+                count = least(LANES, extent - start)
                 for c in range(0, width, LANES):
-                    lanes = min(LANES, width - c)
+                    lanes = least(LANES, width - c)
                     p_before = p_combine(
                         p_read(row + 8 * c, plane),
                         p_read(p_chunks + chunk * row_of_chunks + 8 * c, pitch),

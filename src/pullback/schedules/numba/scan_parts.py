@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from numba import types
+from numba.extending import intrinsic
+
 from ...formulas.record import ScanFormula
 from .access import Operands
 from .bind import Fold, per_element
 from .elementary import primitives_for
-from .jit import inner
-from .vectors import concatenate
+from .lanes import I64
+from .vectors import concatenate, unpack
 from .watch import Watch
 
 # Elements scanned from the identity before the carry of what came before is put in front.
@@ -49,15 +52,21 @@ def make_places(operands: Operands):
     an output.
     """
     names = (*operands.full, *operands.row, *(operands.outputs[w] for w in operands.written))
-    parts = ", ".join(
-        f"addresses[{o}] + {'further' if name.endswith('_before') else 'index'} * strides[{o}]"
-        for o, name in enumerate(names)
-    )
-    source = (
-        "def places(addresses, strides, index, extent):\n"
-        "    further = min(index + 1, extent - 1)\n"
-        f"    return ({parts},)"
-    )
-    made: dict = {}
-    exec(source, {}, made)
-    return inner(made["places"])
+    kind = types.UniTuple(types.int64, len(names))
+
+    @intrinsic
+    def places(context, addresses, strides, index, extent):
+        def codegen(ctx, builder, sig, args):
+            bases, steps = (unpack(builder, a) for a in args[:2])
+            last = builder.sub(args[3], I64(1))
+            inside = builder.icmp_signed("<", args[2], last)
+            further = builder.select(inside, builder.add(args[2], I64(1)), last)
+            items = []
+            for name, base, step in zip(names, bases, steps, strict=True):
+                at = further if name.endswith("_before") else args[2]
+                items.append(builder.add(base, builder.mul(at, step)))
+            return ctx.make_tuple(builder, kind, items)
+
+        return kind(kind, kind, types.int64, types.int64), codegen
+
+    return places

@@ -12,7 +12,7 @@ from ...formulas.record import ScanFormula
 from .access import Operands, constants
 from .jit import inner
 from .lanes import LANES
-from .memory import BLOCKS, EXTENT, PARTS, SCRATCH, STRAINED, UNITS, set_word, word
+from .memory import BLOCKS, EXTENT, PARTS, SCRATCH, STRAINED, UNITS, least, set_word, word
 from .scan_parts import SCAN_BLOCK, ScanParts
 from .vectors import concatenate, counting, first_lanes, last_lanes, no_vectors, stack
 from .watch import nothing_seen, was_moderate
@@ -62,7 +62,7 @@ class RowScan:
         def fetch(p, addresses, strides, start, count):
             full = fetch_full(p, addresses, strides, start, count)
             left = word(p, EXTENT) - start - 1
-            return swap(full, read_last(p, addresses, strides, start + 1, min(count, left)))
+            return swap(full, read_last(p, addresses, strides, start + 1, least(count, left)))
 
         return fetch
 
@@ -104,7 +104,7 @@ class RowScan:
 
         @inner
         def scan_block(p, const, row, addresses, strides, b, block_carry):
-            stop = min((b + 1) * SCAN_BLOCK, word(p, EXTENT))
+            stop = least((b + 1) * SCAN_BLOCK, word(p, EXTENT))
             nothing = no_vectors()
             carried = identity()
             whole = b * SCAN_BLOCK + (stop - b * SCAN_BLOCK) // LANES * LANES
@@ -154,7 +154,7 @@ class RowScan:
         @inner
         def prefix_block(p, const, row, addresses, strides, b, block_carry, planes, seen):
             first = b * SCAN_BLOCK
-            stop = min(first + SCAN_BLOCK, word(p, EXTENT))
+            stop = least(first + SCAN_BLOCK, word(p, EXTENT))
             whole = first + (stop - first) // LANES * LANES
             carried = identity()
             for start in range(first, whole, LANES):
@@ -182,7 +182,7 @@ class RowScan:
         @inner
         def back_block(p, const, row, addresses, strides, b, block_carry, planes, seen):
             first = b * SCAN_BLOCK
-            stop = min(first + SCAN_BLOCK, word(p, EXTENT))
+            stop = least(first + SCAN_BLOCK, word(p, EXTENT))
             whole = first + (stop - first) // LANES * LANES
             carried = identity()
             if whole < stop:
@@ -283,7 +283,7 @@ class BothWays:
                 if step > 0:
                     before = p_read_one(kept + g * p_size * 8)
                 start = first + g * GROUP
-                stop = min(start + GROUP, last)
+                stop = least(start + GROUP, last)
                 _, seen = prefix_group(
                     p, const, row, addresses, strides, start, stop, before, planes, seen
                 )
@@ -372,7 +372,7 @@ def make_back_totals_kernel(formula: ScanFormula, element: str, operands: Operan
             row = fetch_rows(addresses)
             first = skipped + part * share
             before = carry_into(word(p, SCRATCH) + index * blocks * p_size * 8, first)
-            for b in range(first, min(first + share, blocks)):
+            for b in range(first, least(first + share, blocks)):
                 total, _ = prefix_block(
                     p, const, row, addresses, strides, b, before, planes, nothing_seen()
                 )
@@ -406,8 +406,8 @@ def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operand
             index, part = unit // parts, unit % parts
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
-            first = min(part * share, blocks)
-            last = min(first + share, blocks)
+            first = least(part * share, blocks)
+            last = least(first + share, blocks)
             totals = word(p, SCRATCH) + index * blocks * p_size * 8
             kept = totals + area + first * p_size * 8
             before = carry_into(totals, first)
@@ -458,7 +458,7 @@ def make_scan_totals_kernel(formula: ScanFormula, element: str, operands: Operan
         const = constants(p)
         strides = strides_of(p)
         blocks, parts = word(p, BLOCKS), word(p, PARTS)
-        counted = min(blocks, (parts - 1) * ((blocks + parts - 1) // parts))
+        counted = least(blocks, (parts - 1) * ((blocks + parts - 1) // parts))
         for unit in range(begin, end):
             index, b = unit // counted, unit % counted
             addresses = addresses_of(p, index)
@@ -486,9 +486,9 @@ def make_scan_parts_kernel(formula: ScanFormula, element: str, operands: Operand
             index, part = unit // parts, unit % parts
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
-            first = min(part * share, blocks)
+            first = least(part * share, blocks)
             carry = carry_into(word(p, SCRATCH) + index * blocks * size * 8, first)
-            for b in range(first, min(first + share, blocks)):
+            for b in range(first, least(first + share, blocks)):
                 carry = combine(carry, scan_block(p, const, row, addresses, strides, b, carry))
 
     return kernel

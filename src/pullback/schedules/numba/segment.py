@@ -18,7 +18,7 @@ from .edges import ITEMSIZE
 from .elementary import primitives_for
 from .jit import inner
 from .lanes import LANES
-from .memory import int32_at, set_word, word
+from .memory import int32_at, least, set_word, word
 from .vectors import counting, no_vectors, stack
 
 # Words of the parameter block of a segment kernel.
@@ -155,20 +155,20 @@ def make_sum_kernel(formula: SegmentFormula, element: str, ids: str, is_sorted: 
             else:
                 after = word(starts, segment + 1)
             for left in range(0, columns, TILE):
-                width = min(TILE, columns - left)
+                width = least(TILE, columns - left)
                 for c in range(0, width, LANES):
                     write(box + 8 * c, pitch, identity())
                 for k in range(first, after):
                     n = k if is_sorted else word(order, k)
                     at = (values + n * value_row, 0)
                     for c in range(0, width, LANES):
-                        full = fetch(p, at, steps, left + c, min(LANES, width - c))
+                        full = fetch(p, at, steps, left + c, least(LANES, width - c))
                         lifted = lift(counting(0, 0), nothing, full, nothing, nothing)
                         state = combine(read(box + 8 * c, pitch), lifted)
                         write(box + 8 * c, pitch, state)
                 at = (0, result + segment * result_row)
                 for c in range(0, width, LANES):
-                    put(p, at, steps, left + c, min(LANES, width - c), read(box + 8 * c, pitch))
+                    put(p, at, steps, left + c, least(LANES, width - c), read(box + 8 * c, pitch))
 
     return kernel
 

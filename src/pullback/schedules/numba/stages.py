@@ -11,7 +11,7 @@ from ...formulas.record import RowFormula
 from .access import Operands, constants
 from .bind import BoundPass, per_row
 from .jit import inner
-from .memory import BLOCKS, EXTENT, SCRATCH, UNITS, word
+from .memory import BLOCKS, EXTENT, SCRATCH, UNITS, least, word
 from .rows import BLOCK, make_apply_range, make_block_fold
 from .vectors import no_vectors
 
@@ -86,9 +86,9 @@ def _partials(bound: BoundPass, operands: Operands, joined, before: int):
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
             known = joined(p, const, row, index)
-            for unit in range(max(begin, index * blocks), min(end, (index + 1) * blocks)):
+            for unit in range(max(begin, index * blocks), least(end, (index + 1) * blocks)):
                 start = (unit - index * blocks) * BLOCK
-                stop = min(start + BLOCK, extent)
+                stop = least(start + BLOCK, extent)
                 state = block_fold(p, const, row, known, addresses, strides, start, stop)
                 write_one(base + unit * size * 8, state)
 
@@ -106,9 +106,9 @@ def _apply(formula: RowFormula, element: str, operands: Operands, joined, known)
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
             found = joined(p, const, row, index)
-            first, last = max(begin, index * blocks), min(end, (index + 1) * blocks)
+            first, last = max(begin, index * blocks), least(end, (index + 1) * blocks)
             start = (first - index * blocks) * BLOCK
-            stop = min((last - index * blocks) * BLOCK, extent)
+            stop = least((last - index * blocks) * BLOCK, extent)
             apply_range(p, const, row, found, addresses, strides, start, stop)
 
     return kernel
