@@ -6,6 +6,8 @@ that the rows schedule would have used, so every column is folded in the same or
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...formulas.record import RowFormula
 from .access import Operands, constants, fence
 from .bind import BoundPass, per_element, per_row
@@ -143,7 +145,7 @@ def _chain(before, after):
 
 def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over tiles of columns."""
-    summary = None
+    summary: Any = None
     known: tuple[str, ...] = ("",)
     largest = 1
     for step in formula.passes:

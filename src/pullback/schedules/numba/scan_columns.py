@@ -268,17 +268,18 @@ def _both_ways(parts: ScanParts, operands: Operands):
         for c in range(0, width, LANES):
             write(block_box + 8 * c, pitch, identity())
             p_write(kept + 8 * c, plane, p_identity())
-        for b in range(blocks - 1):
-            seen = prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen)
-            row = kept + b * p_size * plane
-            for c in range(0, width, LANES):
-                total = p_read(p_chunks + CHUNKS * row_of_chunks + 8 * c, pitch)
-                after = p_combine(p_read(row + 8 * c, plane), total)
-                p_write(row + p_size * plane + 8 * c, plane, after)
-        for back in range(blocks):
-            b = blocks - 1 - back
+        # All blocks but the last in order, for the carries into them; then all from the last.
+        for step in range(2 * blocks - 1):
+            back = step - (blocks - 1)
+            b = step if back < 0 else blocks - 1 - back
             row = kept + b * p_size * plane
             seen = prefix_block(p, const, addresses, strides, steps, left, width, b, p_chunks, seen)
+            if back < 0:
+                for c in range(0, width, LANES):
+                    total = p_read(p_chunks + CHUNKS * row_of_chunks + 8 * c, pitch)
+                    after = p_combine(p_read(row + 8 * c, plane), total)
+                    p_write(row + p_size * plane + 8 * c, plane, after)
+                continue
             for c in range(0, width, LANES):
                 write(chunk_box + 8 * c, pitch, identity())
             first = b * SCAN_BLOCK

@@ -210,7 +210,9 @@ class RowScan:
 def make_scan_rows_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
     """``kernel(p, begin, end)`` over whole rows."""
     scan = RowScan(formula, element, operands, plain)
-    scan_row = BothWays(scan).whole_row() if formula.prefix else _one_way(scan)
+    if formula.prefix:
+        return _both_ways(scan)
+    scan_row = _one_way(scan)
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
@@ -218,7 +220,7 @@ def make_scan_rows_kernel(formula: ScanFormula, element: str, operands: Operands
         strides = strides_of(p)
         for unit in range(begin, end):
             addresses = addresses_of(p, unit)
-            scan_row(p, const, fetch_rows(addresses), addresses, strides, unit)
+            scan_row(p, const, fetch_rows(addresses), addresses, strides)
 
     return kernel
 
@@ -228,7 +230,7 @@ def _one_way(scan: RowScan):
     scan_block = scan.block_scan(writes=True)
 
     @inner
-    def scan_row(p, const, row, addresses, strides, unit):
+    def scan_row(p, const, row, addresses, strides):
         carry = identity()
         for b in range(word(p, BLOCKS)):
             carry = combine(carry, scan_block(p, const, row, addresses, strides, b, carry))
@@ -236,92 +238,82 @@ def _one_way(scan: RowScan):
     return scan_row
 
 
+def _both_ways(scan: RowScan):
+    """The carry into every group is kept in the workspace, where there are several."""
+    operands, prefix, identity = scan.operands, scan.parts.prefix, scan.parts.fold.identity
+    p_identity, p_size = prefix.identity, prefix.size
+    ways = BothWays(scan)
+    sweep, allocate = ways.sweep(), ways.planes
+    addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const, strides, blocks = constants(p), strides_of(p), word(p, BLOCKS)
+        groups = (blocks + GROUP - 1) // GROUP
+        planes = allocate()
+        for unit in range(begin, end):
+            addresses = addresses_of(p, unit)
+            kept = word(p, SCRATCH) + unit * groups * p_size * 8
+            sweep(
+                p, const, fetch_rows(addresses), addresses, strides, 0, blocks, groups - 1,
+                p_identity(), identity(), kept, planes,
+            )  # fmt: skip
+
+    return kernel
+
+
 class BothWays:
     """A prefix scan forwards and the scan itself backwards, group by group from the end."""
 
     def __init__(self, scan: RowScan):
         self.scan = scan
-        prefix = scan.parts.prefix
         self.prefix_block = scan.prefix_block()
-        self.planes = stack(SCAN_BLOCK * GROUP * prefix.size)
-        self.prefix_group = self._prefix_group()
+        self.planes = stack(SCAN_BLOCK * GROUP * scan.parts.prefix.size)
 
-    def _prefix_group(self):
-        prefix_block, combine = self.prefix_block, self.scan.parts.prefix.combine
+    def sweep(self):
+        """Scan a range of blocks.
 
-        @inner
-        def prefix_group(p, const, row, addresses, strides, first, last, before, planes, seen):
-            """The prefix over some blocks, kept in planes, and the carry behind them."""
-            for b in range(first, last):
-                at = planes + (b - first) * 8 * SCAN_BLOCK
-                total, seen = prefix_block(p, const, row, addresses, strides, b, before, at, seen)
-                before = combine(before, total)
-            return before, seen
-
-        return prefix_group
-
-    def back_over(self):
-        """Scan a range of blocks backwards.
-
-        ``before`` is the prefix carry into the last group of the range, ``kept`` has those into the
-        groups before it.
+        The first ``forwards`` steps go over groups in order, each leaving in ``kept`` the prefix
+        carry into it; then all groups follow from the last, whose carry is at hand, to the first.
         """
-        prefix = self.scan.parts.prefix
-        p_size, p_read_one = prefix.size, prefix.read_one
-        combine = self.scan.parts.fold.combine
-        prefix_group, back_block = self.prefix_group, self.scan.back_block(writes=True)
-        look_at_row = self.scan.parts.watch.row_gradient
+        parts = self.scan.parts
+        prefix, combine, look_at_row = parts.prefix, parts.fold.combine, parts.watch.row_gradient
+        p_size, p_combine = prefix.size, prefix.combine
+        p_read_one, p_write_one = prefix.read_one, prefix.write_one
+        prefix_block, back_block = self.prefix_block, self.scan.back_block(writes=True)
 
         @inner
-        def back_over(
-            p, const, row, addresses, strides, first, last, before, carry, kept, planes, seen
+        def sweep(
+            p, const, row, addresses, strides, first, last, forwards, before, carry, kept, planes
         ):
-            seen = look_at_row(seen, row)
+            seen = look_at_row(nothing_seen(), row)
             groups = (last - first + GROUP - 1) // GROUP
-            for step in range(groups):
-                g = groups - 1 - step
-                if step > 0:
+            for step in range(forwards + groups):
+                back = step - forwards
+                g = step if back < 0 else groups - 1 - back
+                if back < 0:
+                    p_write_one(kept + g * p_size * 8, before)
+                elif back > 0:
                     before = p_read_one(kept + g * p_size * 8)
                 start = first + g * GROUP
                 stop = least(start + GROUP, last)
-                _, seen = prefix_group(
-                    p, const, row, addresses, strides, start, stop, before, planes, seen
-                )
-                for back in range(stop - start):
-                    b = stop - 1 - back
+                for b in range(start, stop):
                     at = planes + (b - start) * 8 * SCAN_BLOCK
-                    total, seen = back_block(p, const, row, addresses, strides, b, carry, at, seen)
-                    carry = combine(carry, total)
+                    total, seen = prefix_block(
+                        p, const, row, addresses, strides, b, before, at, seen
+                    )
+                    before = p_combine(before, total)
+                if back >= 0:
+                    for k in range(stop - start):
+                        b = stop - 1 - k
+                        at = planes + (b - start) * 8 * SCAN_BLOCK
+                        total, seen = back_block(
+                            p, const, row, addresses, strides, b, carry, at, seen
+                        )
+                        carry = combine(carry, total)
             if not was_moderate(seen):
                 set_word(p, STRAINED, 1)
 
-        return back_over
-
-    def whole_row(self):
-        """A row by itself; the carry into every group is kept in the workspace, if several."""
-        prefix, identity = self.scan.parts.prefix, self.scan.parts.fold.identity
-        p_identity, p_size, p_write_one = prefix.identity, prefix.size, prefix.write_one
-        prefix_group, back_over, allocate = self.prefix_group, self.back_over(), self.planes
-
-        @inner
-        def scan_row(p, const, row, addresses, strides, unit):
-            blocks = word(p, BLOCKS)
-            groups = (blocks + GROUP - 1) // GROUP
-            kept = word(p, SCRATCH) + unit * groups * p_size * 8
-            planes, seen = allocate(), nothing_seen()
-            before = p_identity()
-            for g in range(groups - 1):
-                p_write_one(kept + g * p_size * 8, before)
-                start = g * GROUP
-                before, seen = prefix_group(
-                    p, const, row, addresses, strides, start, start + GROUP, before, planes, seen
-                )
-            back_over(
-                p, const, row, addresses, strides, 0, blocks, before, identity(), kept, planes,
-                seen,
-            )  # fmt: skip
-
-        return scan_row
+        return sweep
 
 
 def make_prefix_totals_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
@@ -393,7 +385,7 @@ def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operand
     p_combine, p_size, carry_into = prefix.combine, prefix.size, _carry_into(prefix)
     p_read_one, p_write_one = prefix.read_one, prefix.write_one
     ways = BothWays(scan)
-    back_over, allocate = ways.back_over(), ways.planes
+    sweep, allocate = ways.sweep(), ways.planes
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
@@ -421,10 +413,7 @@ def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operand
             carry = identity()
             for back in range(blocks - last):
                 carry = combine(carry, read_one(behind + (blocks - 1 - back) * size * 8))
-            back_over(
-                p, const, row, addresses, strides, first, last, into_last, carry, kept, planes,
-                nothing_seen(),
-            )  # fmt: skip
+            sweep(p, const, row, addresses, strides, first, last, 0, into_last, carry, kept, planes)
 
     return kernel
 
