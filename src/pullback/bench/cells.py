@@ -15,15 +15,19 @@ SegmentShape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Grid:
-    """Shapes with the axes to run them on, and the shapes of segment ops."""
+    """Shapes with the axes to run them on, and the shapes of segment ops.
+
+    All dtypes run on the first of the shapes, ``elsewhere`` says which run on the others.
+    """
 
     shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     segments: tuple[SegmentShape, ...]
     dtypes: tuple[str, ...]
+    elsewhere: tuple[str, ...] = ("f32",)
     orders: tuple[str, ...] = ("sorted", "random")
 
 
-QUICK = Grid((((2048, 2048), (-1, 0)),), ((131072, 64, 10000),), ("f32",), ("random",))
+QUICK = Grid((((2048, 2048), (-1, 0)),), ((131072, 64, 10000),), ("f32",), orders=("random",))
 FULL = Grid(
     (
         ((4096, 4096), (-1, 0)),
@@ -92,10 +96,11 @@ def cells(
         for element in dtypes or grid.dtypes:
             if element not in op.dtypes:
                 continue
+            everywhere = bool(dtypes) or element in grid.elsewhere
             if op.family == "segment":
-                yield from _segment_cells(op, element, grid, shapes)
+                yield from _segment_cells(op, element, grid, shapes, everywhere)
                 continue
-            for shape, own_axes in _shapes(grid, shapes, axes):
+            for shape, own_axes in _shapes(grid, shapes, axes, everywhere):
                 if op.family == "lerp":
                     yield Case(op, element, shape, None)
                     continue
@@ -103,9 +108,9 @@ def cells(
                     yield Case(op, element, shape, axis)
 
 
-def _shapes(grid: Grid, shapes: Sequence[tuple[int, ...]], axes: Sequence[int]):
+def _shapes(grid: Grid, shapes: Sequence[tuple[int, ...]], axes: Sequence[int], everywhere: bool):
     if not shapes:
-        for shape, own in grid.shapes:
+        for shape, own in grid.shapes if everywhere else grid.shapes[:1]:
             yield shape, [a for a in axes or own if -len(shape) <= a < len(shape)]
         return
     for shape in shapes:
@@ -114,13 +119,15 @@ def _shapes(grid: Grid, shapes: Sequence[tuple[int, ...]], axes: Sequence[int]):
         yield shape, list(reversed(kept.values()))
 
 
-def _segment_cells(op: Op, element: str, grid: Grid, shapes: Sequence[tuple[int, ...]]):
+def _segment_cells(
+    op: Op, element: str, grid: Grid, shapes: Sequence[tuple[int, ...]], everywhere: bool
+):
     if shapes:
         wanted: Iterable[SegmentShape] = [
             (s[0], s[1], max(1, s[0] // 26)) for s in shapes if len(s) == 2
         ]
     else:
-        wanted = grid.segments
+        wanted = grid.segments if everywhere else grid.segments[:1]
     for rows, width, segments in wanted:
         for order in grid.orders:
             yield Case(op, element, (rows, width), None, segments=segments, order=order)
