@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 import pullback as pb
+import pullback.torch as pt
 from scripts import run_script
 from torch_ops import KINDS, SIMPLE, Simple, data
 
@@ -85,3 +87,18 @@ def test_bytes_do_not_depend_on_threads(simple):
     finally:
         pb.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(many, one, strict=True))
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell")
+def test_new_memory_is_asked_for_in_large_pages():
+    y = pt.softmax(torch.zeros(2048, 4096), 1)
+    inside, flags = y.data_ptr() + y.numel() * 2, ""
+    found = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split(maxsplit=1)[0]
+        if "-" in first and not first.endswith(":"):
+            low, high = (int(v, 16) for v in first.split("-"))
+            found = low <= inside < high
+        elif found and first == "VmFlags:":
+            flags = line
+    assert " hg" in flags

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ..threads import get_num_threads, set_num_threads
-from ..vocabulary import Stream
 from .case import Case
 from .copying import copies
 from .machine import available_memory, describe, usable_cores
@@ -94,11 +93,11 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
         return found | {"skipped": f"needs about {case.useful_bytes * _FOOTPRINT >> 20} MiB"}
     operands, outputs = make_operands(case), make_outputs(case)
     plan = case.plan(settings.threads)
-    stream = Stream(threads=settings.threads)
-    space = np.empty(-(-plan.workspace_size // 8), np.int64)
+    needed = plan.workspace_size
+    space = np.empty(-(-needed // 8), np.int64) if needed else None
 
     def run() -> None:
-        plan.run(**operands, **outputs, workspace=space, stream=stream)
+        plan.run(**operands, **outputs, workspace=space)
 
     run()
     with np.errstate(all="ignore"), warnings.catch_warnings():

@@ -11,7 +11,6 @@ import numpy as np
 
 from ..catalog import Op
 from ..functional import FUNCTIONS
-from ..vocabulary import Stream
 from .case import Case
 from .harness import Settings, heading, thread_count
 from .machine import available_memory, usable_cores
@@ -44,11 +43,12 @@ Step = tuple[str, Callable[[], Point | None]]
 
 
 def _run_of(case: Case, operands: dict[str, np.ndarray], threads: int) -> Callable[[], None]:
-    outputs, plan, stream = make_outputs(case), case.plan(threads), Stream(threads=threads)
-    space = np.empty(-(-plan.workspace_size // 8), np.int64)
+    outputs, plan = make_outputs(case), case.plan(threads)
+    needed = plan.workspace_size
+    space = np.empty(-(-needed // 8), np.int64) if needed else None
 
     def run() -> None:
-        plan.run(**operands, **outputs, workspace=space, stream=stream)
+        plan.run(**operands, **outputs, workspace=space)
 
     run()
     if math.prod(case.shape) <= DRAWN and 0 not in (operands.get("x", np.ones(1))):

@@ -9,7 +9,7 @@ torch's for the new tensor.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from ..schedules.numba.launch import Launch, run_phases
 from ..schedules.numba.memory import OPERANDS, SCRATCH
 from ..threads import get_num_threads
 from .families import ELEMENTS, Family, Parameters
+from .pages import LARGE, use_large_pages
 
 _MOST_LAUNCHES = 4096
 
@@ -39,6 +40,7 @@ class Prepared:
     """
 
     __slots__ = (
+        "_large",
         "_phases",
         "_places",
         "_template",
@@ -60,9 +62,12 @@ class Prepared:
         self.has_kernel = False
         self.shape: torch.Size | None = None
 
-    def set_launch(self, launch: Launch, names: tuple[str, ...]) -> None:
-        """Take over a launch; addresses will come in the order of ``names``."""
+    def set_launch(self, launch: Launch, names: tuple[str, ...], results: Sequence[Tensor]) -> None:
+        """Take over a launch; addresses will come in the order of ``names``, results last."""
         self.has_kernel = True
+        before = len(names) - len(results)
+        sizes = [(before + k, t.numel() * t.element_size()) for k, t in enumerate(results)]
+        self._large = [(which, nbytes) for which, nbytes in sizes if nbytes >= LARGE]
         self._template = array("q", launch._template.tolist())
         self._places = [
             (OPERANDS + 2 * o, names.index(source), launch._offsets[o])
@@ -74,6 +79,8 @@ class Prepared:
     def run(self, *addresses: int) -> None:
         """Run on operands and results at these addresses."""
         block = self._template[:]
+        for which, nbytes in self._large:
+            use_large_pages(addresses[which], nbytes)
         for word, which, offset in self._places:
             block[word] = addresses[which] + offset
         if self._workspace:
@@ -185,7 +192,7 @@ class Launcher:
                 plan.check_views(views)
                 strides = {n: v.strides for n, v in views.items()}
                 launch = Launch(plan._problem, strides, prepared.threads)
-                prepared.set_launch(launch, self._names)
+                prepared.set_launch(launch, self._names, results)
                 if results[0].shape != tensors[0].shape:
                     prepared.shape = results[0].shape
         if len(self._prepared) >= _MOST_LAUNCHES:
