@@ -53,9 +53,10 @@ class Torch:
         functions_of_ours = {n: getattr(pt, n) for n in dir(pt) if not n.startswith("_")}
         linalg = SimpleNamespace(vector_norm=pt.norm2)
         ours = SimpleNamespace(**functions_of_ours, linalg=linalg)
-        tensors = {n: to_torch(torch, a) for n, a in given.items()}
+        # In memory of torch's own, which is aligned as its users' tensors are.
+        tensors = {n: to_torch(torch, a).clone() for n, a in given.items()}
         leaves = [tensors[n].requires_grad_() for n in given if n != "segment_ids"]
-        gradient = to_torch(torch, dy)
+        gradient = to_torch(torch, dy).clone()
         if case.family == "segment":
             ids, count = tensors["segment_ids"], case.segments
             functions: dict[str, Callable[..., Any]] = {
