@@ -156,11 +156,12 @@ def changes(found: Sequence[Change]) -> Iterator[RenderableType]:
         style = "red" if change.speedup < 1 else "green"
         word = "slower" if change.speedup < 1 else "faster"
         factor = max(change.speedup, 1 / change.speedup)
+        shown = f"{factor:.2f}" if factor < 100 else f"{factor:.3g}"
         made.add_row(
             *change.key,
             number(change.old_ms),
             number(change.new_ms),
-            Text(f"{factor:.2f}x {word}", style=style),
+            Text(f"{shown}x {word}", style=style),
             percent(change.noise),
         )
     yield f"compare: {len(moved)} of {len(found)} cases changed beyond their noise"
