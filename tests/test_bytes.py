@@ -254,43 +254,58 @@ def test_threads_on_large_arrays(name):
 
 
 def spread_factors(rng, shape, spread: float, dtype) -> np.ndarray:
-    """Factors of either sign over so many powers of two, a few of them zero in some rows."""
+    """Factors of either sign over so many powers of two, one of them zero in the first row."""
     x = rng.choice([-1.0, 1.0], shape) * 2.0 ** rng.uniform(-spread, spread, shape)
     x[0, shape[1] // 2] = 0.0
     return x.astype(dtype)
+
+
+def strained_rows(rng, n: int, wide: bool):
+    """Rows of factors, and a power of two for the gradient, that try the range of a float64.
+
+    Products that wander; that fall or rise all along a row, so that only a large or small gradient
+    brings the result back; and that fall at both ends, so that no carry is small by itself.
+    """
+    for spread in (0.3, 3.0, 20.0, 70.0):
+        yield spread_factors(rng, (5, n), spread, np.float64), 0
+    whole, back = (1150, 190) if wide else (250, 100)
+    for sign in (-1, 1):
+        x = spread_factors(rng, (5, n), 0.3, np.float64)
+        yield x * 2.0 ** (sign * whole / n), -sign * back
+    x = spread_factors(rng, (5, n), 0.3, np.float64)
+    x[:, :8] *= 2.0**-90
+    x[:, -8:] *= 2.0**-90
+    yield x, 700 if wide else 100
 
 
 @pytest.mark.parametrize("element", ["f32", "f64"])
 @pytest.mark.parametrize("name", ["cumprod_backward", "prod_backward"])
 def test_plain_products_have_the_bits_of_scaled_ones(name, element):
     """A run in place is scaled from the start; one into another buffer first tries without."""
-    for spread, n, axis in product((0.3, 3.0, 20.0, 70.0), (70, 700, 9000), (0, 1)):
-        shape = (5, n) if axis else (n, 9)
-        cell = default(OPS[name], element, shape, axis)
+    for n, axis in product((70, 700, 9000), (0, 1)):
+        cell = default(OPS[name], element, (5, n) if axis else (n, 5), axis)
         rng = np.random.default_rng(n)
-        x = spread_factors(rng, (5, n) if axis else (9, n), spread, cell.dtype)
-        given = {
-            "x": np.ascontiguousarray(x if axis else x.T),
-            "dy": rng.standard_normal(cell.shape_of("dy")).astype(cell.dtype),
-        }
-        with np.errstate(all="ignore"):
-            (given["y"],) = as_tuple(cell.forward().run_function({"x": given["x"]}))
-        (apart,) = quick_run(cell, given)
-        held = given["x"].copy()
-        cell.run_plan({**given, "x": held}, {"dx": held})
-        assert same_bytes(held, apart), describe(cell, f"in place, factors within 2**±{spread}")
+        for k, (x, power) in enumerate(strained_rows(rng, n, element == "f64")):
+            dy = rng.standard_normal(cell.shape_of("dy")) * 2.0**power
+            x = np.ascontiguousarray(x if axis else x.T).astype(cell.dtype)
+            given = {"x": x, "dy": dy.astype(cell.dtype)}
+            (given["y"],) = as_tuple(cell.forward().run_function({"x": x}))
+            (apart,) = quick_run(cell, given)
+            held = x.copy()
+            cell.run_plan({**given, "x": held}, {"dx": held})
+            assert same_bytes(held, apart), describe(cell, f"in place, rows {k}")
 
 
 @pytest.mark.parametrize("name", ["cumprod_backward", "cummax_backward", "prod_backward"])
 def test_one_row_cut_over_threads(name, monkeypatch):
     """A two-way scan of one long row is cut into parts, each from the totals on both sides."""
-    cell = default(OPS[name], "f64", (1, 70_001), 1)
-    rng = np.random.default_rng(1)
-    given = quick_operands(cell)
-    given["x"] = spread_factors(rng, (1, 70_001), 0.3, cell.dtype)
-    (given["y"],) = as_tuple(cell.forward().run_function({"x": given["x"]}))
-    given = {n: given[n] for n in cell.op.inputs}
     monkeypatch.setattr(pool, "SERIAL_BYTES", 0)
-    first, *others = (quick_run(cell, given, threads=t)[0] for t in (1, 2, 7))
-    assert all(same_bytes(first, other) for other in others)
-    assert np.isfinite(first).all()
+    for n, threads in ((70_001, (1, 2, 7)), (4_500, (1, 64))):  # 137 blocks, and fewer than threads
+        cell = default(OPS[name], "f64", (1, n), 1)
+        given = quick_operands(cell)
+        given["x"] = spread_factors(np.random.default_rng(1), (1, n), 0.3, cell.dtype)
+        (given["y"],) = as_tuple(cell.forward().run_function({"x": given["x"]}))
+        given = {k: given[k] for k in cell.op.inputs}
+        first, *others = (quick_run(cell, given, threads=t)[0] for t in threads)
+        assert all(same_bytes(first, other) for other in others)
+        assert np.isfinite(first).all()

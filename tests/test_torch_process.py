@@ -89,7 +89,9 @@ def test_bytes_do_not_depend_on_threads(simple):
     assert all(torch.equal(a, b) for a, b in zip(many, one, strict=True))
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell")
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a system without large pages"
+)
 def test_new_memory_is_asked_for_in_large_pages():
     y = pt.softmax(torch.zeros(2048, 4096), 1)
     inside, flags = y.data_ptr() + y.numel() * 2, ""

@@ -109,6 +109,13 @@ FAULTS = (
         "test_extents.py::test_columns_equal_rows[sum-f64]",
     ),
     Fault(
+        "small products not watched",
+        "schedules/numba/watch.py",
+        "self.carry = _look(-1, limits.carry, limits.below)",
+        "self.carry = _look(-1, limits.carry, False)",
+        "test_bytes.py::test_plain_products_have_the_bits_of_scaled_ones[prod_backward-f64]",
+    ),
+    Fault(
         "id out of range let through",
         "schedules/numba/backend.py",
         "if flags & segment.OUT_OF_RANGE and not problem.drops:",

@@ -34,8 +34,6 @@ _PARAMETERS = {
     ),
 }
 
-_EXAMPLE_ARGUMENTS = {"end": "x.flip(0)", "weight": "0.25", "dim": "1"}
-
 
 def _parameter(name: str, operation: Operation, default: Any) -> tuple[str, str]:
     if name == "ties":

@@ -39,7 +39,6 @@ class ScanParts:
             len(operands.outputs),
             constants=constants,
         )
-        self.known_size = len(known)
         self.extended = concatenate(len(known), self.fold.size)
         self.inclusive = formula.inclusive
         self.watch = Watch(element, full, row, on=plain)

@@ -17,7 +17,6 @@ from .scan_parts import SCAN_BLOCK, ScanParts
 from .vectors import concatenate, counting, first_lanes, last_lanes, no_vectors, stack
 from .watch import nothing_seen, was_moderate
 
-VECTOR_BYTES = 8 * LANES
 # Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
 GROUP = 16
 # What comes before every position of a group: one plane for each component of the prefix.
@@ -362,7 +361,7 @@ def make_back_totals_kernel(formula: ScanFormula, element: str, operands: Operan
             index, part = unit // parts, unit % parts
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
-            first = skipped + part * share
+            first = least(skipped + part * share, blocks)
             before = carry_into(word(p, SCRATCH) + index * blocks * p_size * 8, first)
             for b in range(first, least(first + share, blocks)):
                 total, _ = prefix_block(
