@@ -82,8 +82,19 @@ def emit_unit_address(builder, block, operand: int, unit):
     """Address of an operand at the start of a unit."""
     rank, table = (emit_word(builder, block, I64(k)) for k in (OUTER_RANK, OUTER))
     base = emit_word(builder, block, I64(OPERANDS + 2 * operand))
-    arguments = [block, rank, table, I64(operand), unit]
-    return builder.add(base, builder.call(_unravel(builder.module), arguments))
+    # Rows one after the other need no division and no call, which short rows would feel.
+    single = builder.icmp_signed("==", rank, I64(1))
+    with builder.if_else(single, likely=True) as (then, otherwise):
+        with then:
+            stride = emit_word(builder, block, builder.add(table, I64(operand + 1)))
+            near, near_block = builder.mul(unit, stride), builder.block
+        with otherwise:
+            arguments = [block, rank, table, I64(operand), unit]
+            far, far_block = builder.call(_unravel(builder.module), arguments), builder.block
+    offset = builder.phi(I64)
+    offset.add_incoming(near, near_block)
+    offset.add_incoming(far, far_block)
+    return builder.add(base, offset)
 
 
 def _unravel(module):

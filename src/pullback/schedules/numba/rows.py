@@ -19,6 +19,9 @@ from .memory import BLOCKS, EXTENT, STREAMED, least, word
 from .vectors import counting, first_lanes, no_vectors
 
 BLOCK = 4096
+# Inputs of the next row are asked for while a row is written, when memory would have nothing to
+# read, up to this many bytes.
+AHEAD_BYTES = 1 << 18
 # Not a literal, for which Numba would compile a function a second time.
 FIRST = np.int64(0)
 
@@ -88,8 +91,10 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
     return passed
 
 
-def make_apply_range(formula: RowFormula, element: str, operands: Operands, known):
+def make_apply_range(formula: RowFormula, element: str, operands: Operands, known, asks: bool):
     """Write the elements [start, stop) of one row, everything about the row being known.
+
+    If it ``asks``, the inputs of the row at ``ahead`` are brought near meanwhile.
 
     Outputs larger than the caches are written past them, eight aligned elements at a time: an
     ordinary store reads the line first, which costs a third of the traffic of a one-operand op.
@@ -109,18 +114,29 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     if not operands.packed:
 
         @inner
-        def apply_strided(p, const, row, known, addresses, strides, start, stop):
+        def apply_strided(p, const, row, known, addresses, strides, start, stop, ahead):
             for i in range(start, stop, LANES):
                 count = least(LANES, stop - i)
                 apply_chunk(p, const, row, known, addresses, strides, i, count)
 
         return apply_strided
 
-    stream, item = operands.stream_outputs(), operands.edge.item
+    stream, prefetch, item = operands.stream_outputs(), operands.prefetch(), operands.edge.item
     first, last = operands.output_at[0], operands.output_at[-1]
+    # Elements written between two prefetches: a cache line of them.
+    step = 64 // item if asks else LANES
 
     @inner
-    def apply_range(p, const, row, known, addresses, strides, start, stop):
+    def apply_whole(p, const, row, known, addresses, strides, i, streamed):
+        full = fetch_full(p, addresses, strides, i, LANES)
+        values = apply(counting(i, 1), const, full, row, known)
+        if streamed:
+            stream(addresses, i, values)
+        else:
+            put_outputs(p, addresses, strides, i, LANES, values)
+
+    @inner
+    def apply_range(p, const, row, known, addresses, strides, start, stop, ahead):
         alike = addresses[first] % (LANES * item) == addresses[last] % (LANES * item)
         streamed = word(p, STREAMED) != 0 and alike
         inside = start
@@ -128,18 +144,17 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
             inside = least(start + -(addresses[first] // item + start) % LANES, stop)
             if start < inside:
                 apply_chunk(p, const, row, known, addresses, strides, start, inside - start)
+        steps = inside + (stop - inside) // step * step
         whole = inside + (stop - inside) // LANES * LANES
-        for i in range(inside, whole, LANES):
-            full = fetch_full(p, addresses, strides, i, LANES)
-            values = apply(counting(i, 1), const, full, row, known)
-            if streamed:
-                stream(addresses, i, values)
-            else:
-                put_outputs(p, addresses, strides, i, LANES, values)
+        for i in range(inside, steps, step):
+            if asks:
+                prefetch(ahead, i)
+            for k in range(i, i + step, LANES):
+                apply_whole(p, const, row, known, addresses, strides, k, streamed)
+        for i in range(steps, whole, LANES):
+            apply_whole(p, const, row, known, addresses, strides, i, streamed)
         if whole < stop:
             apply_chunk(p, const, row, known, addresses, strides, whole, stop - whole)
-        if streamed:
-            fence()
 
     return apply_range
 
@@ -165,7 +180,10 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
 
         return kernel
 
-    apply_range = make_apply_range(formula, element, operands, known)
+    apply_range = make_apply_range(
+        formula, element, operands, known, asks=not is_pointwise(formula)
+    )
+    longest = AHEAD_BYTES // (operands.edge.item * max(1, len(operands.full)))
     if is_pointwise(formula):
 
         def kernel(p, begin, end):
@@ -173,12 +191,14 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
             strides = all_strides(p)
             extent, blocks = word(p, EXTENT), word(p, BLOCKS)
             for unit in range(begin, end):
-                addresses = all_addresses(p, unit // blocks)
+                index = unit if blocks == 1 else unit // blocks
+                addresses = all_addresses(p, index)
                 row = fetch_rows(addresses)
                 found = summary(p, const, row, addresses, strides)
-                start = unit % blocks * BLOCK
+                start = (unit - index * blocks) * BLOCK
                 stop = least(start + BLOCK, extent)
-                apply_range(p, const, row, found, addresses, strides, start, stop)
+                apply_range(p, const, row, found, addresses, strides, start, stop, addresses)
+            fence()
 
         return kernel
 
@@ -186,11 +206,15 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
         const = constants(p)
         strides = all_strides(p)
         extent = word(p, EXTENT)
+        # Only a row that is still cached when its turn comes is worth asking for.
+        ask = extent <= longest
         for unit in range(begin, end):
             addresses = all_addresses(p, unit)
+            ahead = all_addresses(p, unit + 1) if ask and unit + 1 < end else addresses
             row = fetch_rows(addresses)
             found = summary(p, const, row, addresses, strides)
-            apply_range(p, const, row, found, addresses, strides, FIRST, extent)
+            apply_range(p, const, row, found, addresses, strides, FIRST, extent, ahead)
+        fence()
 
     return kernel
 

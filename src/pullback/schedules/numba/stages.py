@@ -8,7 +8,7 @@ order a single thread would have used.
 from __future__ import annotations
 
 from ...formulas.record import RowFormula
-from .access import Operands, constants
+from .access import Operands, constants, fence
 from .bind import BoundPass, per_row
 from .jit import inner
 from .memory import BLOCKS, EXTENT, SCRATCH, UNITS, least, word
@@ -96,7 +96,7 @@ def _partials(bound: BoundPass, operands: Operands, joined, before: int):
 
 
 def _apply(formula: RowFormula, element: str, operands: Operands, joined, known):
-    apply_range = make_apply_range(formula, element, operands, known)
+    apply_range = make_apply_range(formula, element, operands, known, asks=False)
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
@@ -109,7 +109,8 @@ def _apply(formula: RowFormula, element: str, operands: Operands, joined, known)
             first, last = max(begin, index * blocks), least(end, (index + 1) * blocks)
             start = (first - index * blocks) * BLOCK
             stop = least((last - index * blocks) * BLOCK, extent)
-            apply_range(p, const, row, found, addresses, strides, start, stop)
+            apply_range(p, const, row, found, addresses, strides, start, stop, addresses)
+        fence()
 
     return kernel
 
