@@ -39,7 +39,8 @@ def _horner(r, coefficients):
 
 
 def exp_double(x):
-    held = where(x < EXP_LOW, EXP_LOW, where(x > EXP_HIGH, EXP_HIGH, x))
+    held = where(x > EXP_HIGH, EXP_HIGH, x)
+    held = where(held < EXP_LOW, EXP_LOW, held)
     k = rint(held * INVERSE_LN2)
     r = fma(k, -LN2_LOW, fma(k, -LN2_HIGH, held))
     p = _horner(r, [1.0 / math.factorial(n) for n in range(13, 1, -1)])
@@ -51,25 +52,21 @@ def exp_double(x):
 
 
 def exp_single(x):
-    # A NaN passes the comparisons unharmed. Below -708 the result is 0 in any narrower type, and
-    # must be so before a logarithm too.
-    held = where(x < -708.0, -708.0, where(x > 709.0, 709.0, x))
+    # Held so that at the ends the power of two is 0 or inf by its own bits, for which whatever a
+    # narrower type can hold leaves room. A NaN passes the comparisons unharmed.
+    held = where(x > 710.0, 710.0, x)
+    held = where(held < -709.0, -709.0, held)
     magic = fma(held, INVERSE_LN2, EXPONENT_MAGIC)
     r = fma(magic - EXPONENT_MAGIC, -LN2_HIGH, held)
-    p = _horner(
-        r,
-        [
-            0.00019890981143668799,
-            0.0013933641278647908,
-            0.00833331093420213,
-            0.041666465003818244,
-            0.16666666681614503,
-            0.5000000013457949,
-        ],
+    square = r * r
+    low = fma(fma(r, 0.16666666681614503, 0.5000000013457949), square, r + 1.0)
+    high = fma(
+        fma(r, 0.00019890981143668799, 0.0013933641278647908),
+        square,
+        fma(r, 0.00833331093420213, 0.041666465003818244),
     )
-    p = fma(p, r * r, r) + 1.0
-    result = where(x > 709.0, math.inf, p * power_of_magic(magic))
-    return where(x < -708.0, 0.0, result)
+    p = fma(high, square * square, low)
+    return p * power_of_magic(magic)
 
 
 def log(v):
