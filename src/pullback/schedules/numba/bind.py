@@ -19,6 +19,7 @@ from .lanes import (
     as_tuple,
     constant,
     doubles,
+    opaque_mask,
     scratch_builder,
     splat,
     traced,
@@ -185,9 +186,10 @@ class Fold:
                     items = unpack(builder, args[0])
                     distance = 1
                     while distance < LANES:
-                        earlier = shifted(builder, items, distance, downwards)
+                        back = distance if downwards else -distance
+                        earlier = rotated(builder, items, back)
                         lanes = range(LANES - 1, -1, -1) if downwards else range(LANES)
-                        has = constant([int(place >= distance) for place in lanes], I1)
+                        has = opaque_mask(builder, [place >= distance for place in lanes])
                         both = joined(builder, earlier, items)
                         items = [
                             builder.select(has, x, y) for x, y in zip(both, items, strict=True)

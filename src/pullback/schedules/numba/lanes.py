@@ -42,6 +42,19 @@ def shuffle(builder, v, order):
     return builder.shuffle_vector(v, v, constant(order, I32))
 
 
+def opaque_mask(builder, lanes):
+    """Constant truth per lane that LLVM takes for unknown.
+
+    Known, it merges a select by it with shuffles nearby, which are dearer than a masked operation.
+    """
+    bits = ir.IntType(LANES)(sum(bool(on) << lane for lane, on in enumerate(lanes)))
+    kind = ir.FunctionType(bits.type, [bits.type])
+    hidden = builder.asm(kind, "", "=r,0", [bits], side_effect=False)
+    for fact in ("nounwind", "readnone"):  # else it could not leave a loop
+        hidden.attributes.add(fact)
+    return builder.bitcast(hidden, ir.VectorType(I1, LANES))
+
+
 def splat(builder, scalar):
     empty = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
     first = builder.insert_element(empty, scalar, I32(0))
