@@ -300,9 +300,35 @@ class Operands:
 
         return stream
 
+    def staged(self):
+        """``staged(p, addresses, first, stop, box)``: the output's positions lie in a box instead.
+
+        For a single packed output: gives all addresses, and where the positions [first, stop) begin
+        in the output itself, lowest address first as they lie in the box.
+        """
+        edge, count, flipped = self.edge, self.count, self.flipped
+        (target,) = self.output_at
+        kind = types.UniTuple(types.int64, count)
+        pair = types.Tuple((kind, types.int64))
+
+        @intrinsic
+        def move(context, addresses, first, stop, box):
+            def codegen(ctx, builder, sig, args):
+                items = unpack(builder, args[0])
+                lowest = builder.sub(I64(1), args[2]) if flipped else args[1]
+                offset = builder.mul(lowest, I64(edge.item))
+                place = builder.add(items[target], offset)
+                items[target] = builder.sub(args[3], offset)
+                moved = ctx.make_tuple(builder, kind, items)
+                return ctx.make_tuple(builder, pair, [moved, place])
+
+            return pair(kind, types.int64, types.int64, types.int64), codegen
+
+        return move
+
     def prefetch(self):
         """Ask for the cache lines of packed full operands that will be read soon."""
-        edge = self.edge
+        step = -self.edge.item if self.flipped else self.edge.item
         full_at = self.full_at if self.packed else ()
 
         @intrinsic
@@ -313,7 +339,7 @@ class Operands:
                 kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
                 ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
                 for o in full_at:
-                    place = builder.add(bases[o], builder.mul(args[1], I64(edge.item)))
+                    place = builder.add(bases[o], builder.mul(args[1], I64(step)))
                     builder.call(ask, [builder.inttoptr(place, byte), I32(0), I32(3), I32(1)])
                 return ctx.get_dummy_value()
 

@@ -12,7 +12,6 @@ from ...formulas.primitives import NOWHERE
 from ...formulas.record import Monoid, Pass
 from .elementary import primitives_for
 from .lanes import (
-    I1,
     I32,
     LANES,
     Lanes,

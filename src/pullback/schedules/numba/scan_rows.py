@@ -9,16 +9,20 @@ order depends on the extent alone: the columns schedule builds the same one.
 from __future__ import annotations
 
 from ...formulas.record import ScanFormula
-from .access import Operands, constants
+from .access import Operands, constants, fence
+from .flush import flush
 from .jit import inner
 from .lanes import LANES
-from .memory import BLOCKS, EXTENT, PARTS, SCRATCH, STRAINED, UNITS, least, set_word, word
+from .memory import BLOCKS, EXTENT, PARTS, SCRATCH, STRAINED, STREAMED, UNITS, least, set_word, word
 from .scan_parts import SCAN_BLOCK, ScanParts
 from .vectors import concatenate, counting, first_lanes, last_lanes, no_vectors, stack
 from .watch import nothing_seen, was_moderate
 
 # Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
 GROUP = 16
+# Blocks between what is scanned one way and what is asked for meanwhile: the chain from chunk to
+# chunk leaves no room for waiting.
+AHEAD = 2
 # What comes before every position of a group: one plane for each component of the prefix.
 PLANE = 8 * SCAN_BLOCK * GROUP
 
@@ -100,14 +104,19 @@ class RowScan:
         """One block of a one-way scan; gives the block's own total."""
         scan_chunk = self.chunk_scan(self.flipped, writes)
         combine, identity = self.parts.fold.combine, self.parts.fold.identity
+        staging_box, stage, unstage = self.staging(writes)
+        prefetch = self.operands.prefetch()
 
         @inner
-        def scan_block(p, const, row, addresses, strides, b, block_carry):
-            stop = least((b + 1) * SCAN_BLOCK, word(p, EXTENT))
+        def scan_block(p, const, row, addresses, strides, b, block_carry, ahead, next_first):
+            first, stop = b * SCAN_BLOCK, least((b + 1) * SCAN_BLOCK, word(p, EXTENT))
+            box = staging_box()
+            addresses, place = stage(p, addresses, first, stop, box)
             nothing = no_vectors()
             carried = identity()
-            whole = b * SCAN_BLOCK + (stop - b * SCAN_BLOCK) // LANES * LANES
-            for start in range(b * SCAN_BLOCK, whole, LANES):
+            whole = first + (stop - first) // LANES * LANES
+            for start in range(first, whole, LANES):
+                prefetch(ahead, next_first + start - first)
                 total, _ = scan_chunk(
                     p, const, row, addresses, strides, start, LANES, nothing, block_carry, carried,
                     nothing_seen(),
@@ -119,9 +128,32 @@ class RowScan:
                     carried, nothing_seen(),
                 )  # fmt: skip
                 carried = combine(carried, total)
+            unstage(place, box, stop - first)
             return carried
 
         return scan_block
+
+    def staging(self, writes: bool):
+        """``stage`` and ``unstage``, around a block whose output is larger than the caches.
+
+        Meanwhile the output of the block lies in a box, and the addresses say so.
+        """
+        item, move = self.operands.edge.item, self.operands.staged()
+        possible = writes and self.operands.packed
+
+        @inner
+        def stage(p, addresses, first, stop, box):
+            staged, place = move(addresses, first, stop, box)
+            if possible and word(p, STREAMED) != 0:
+                return staged, place
+            return addresses, 0
+
+        @inner
+        def unstage(place, box, count):
+            if possible and place != 0:
+                flush(place, box, count * item)
+
+        return stack(SCAN_BLOCK), stage, unstage
 
     def prefix_block(self):
         """The prefix over one block from its carry, kept for every position in ``planes``.
@@ -177,11 +209,14 @@ class RowScan:
         scan_chunk = self.chunk_scan(not self.flipped, writes)
         combine, identity = parts.fold.combine, parts.fold.identity
         read, behind_nothing = parts.prefix.read, concatenate(1, parts.prefix.size)
+        staging_box, stage, unstage = self.staging(writes)
 
         @inner
         def back_block(p, const, row, addresses, strides, b, block_carry, planes, seen):
             first = b * SCAN_BLOCK
             stop = least(first + SCAN_BLOCK, word(p, EXTENT))
+            box = staging_box()
+            addresses, place = stage(p, addresses, first, stop, box)
             whole = first + (stop - first) // LANES * LANES
             carried = identity()
             if whole < stop:
@@ -201,6 +236,7 @@ class RowScan:
                     seen,
                 )  # fmt: skip
                 carried = combine(carried, total)
+            unstage(place, box, stop - first)
             return carried, seen
 
         return back_block
@@ -219,7 +255,9 @@ def make_scan_rows_kernel(formula: ScanFormula, element: str, operands: Operands
         strides = strides_of(p)
         for unit in range(begin, end):
             addresses = addresses_of(p, unit)
-            scan_row(p, const, fetch_rows(addresses), addresses, strides)
+            following = addresses_of(p, least(unit + 1, end - 1))
+            scan_row(p, const, fetch_rows(addresses), addresses, strides, following)
+        fence()
 
     return kernel
 
@@ -229,10 +267,15 @@ def _one_way(scan: RowScan):
     scan_block = scan.block_scan(writes=True)
 
     @inner
-    def scan_row(p, const, row, addresses, strides):
+    def scan_row(p, const, row, addresses, strides, following):
         carry = identity()
-        for b in range(word(p, BLOCKS)):
-            carry = combine(carry, scan_block(p, const, row, addresses, strides, b, carry))
+        blocks = word(p, BLOCKS)
+        for b in range(blocks):
+            ahead, next_first = addresses, (b + AHEAD) * SCAN_BLOCK
+            if b + AHEAD >= blocks:
+                ahead, next_first = following, (b + AHEAD - blocks) * SCAN_BLOCK
+            total = scan_block(p, const, row, addresses, strides, b, carry, ahead, next_first)
+            carry = combine(carry, total)
 
     return scan_row
 
@@ -256,6 +299,7 @@ def _both_ways(scan: RowScan):
                 p, const, fetch_rows(addresses), addresses, strides, 0, blocks, groups - 1,
                 p_identity(), identity(), kept, planes,
             )  # fmt: skip
+        fence()
 
     return kernel
 
@@ -413,6 +457,7 @@ def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operand
             for back in range(blocks - last):
                 carry = combine(carry, read_one(behind + (blocks - 1 - back) * size * 8))
             sweep(p, const, row, addresses, strides, first, last, 0, into_last, carry, kept, planes)
+        fence()
 
     return kernel
 
@@ -451,7 +496,9 @@ def make_scan_totals_kernel(formula: ScanFormula, element: str, operands: Operan
             index, b = unit // counted, unit % counted
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
-            total = scan_block(p, const, row, addresses, strides, b, identity())
+            total = scan_block(
+                p, const, row, addresses, strides, b, identity(), addresses, (b + 1) * SCAN_BLOCK
+            )
             write_one(word(p, SCRATCH) + (index * blocks + b) * size * 8, total)
 
     return kernel
@@ -477,6 +524,10 @@ def make_scan_parts_kernel(formula: ScanFormula, element: str, operands: Operand
             first = least(part * share, blocks)
             carry = carry_into(word(p, SCRATCH) + index * blocks * size * 8, first)
             for b in range(first, least(first + share, blocks)):
-                carry = combine(carry, scan_block(p, const, row, addresses, strides, b, carry))
+                total = scan_block(
+                    p, const, row, addresses, strides, b, carry, addresses, (b + 1) * SCAN_BLOCK
+                )
+                carry = combine(carry, total)
+        fence()
 
     return kernel
