@@ -55,6 +55,6 @@ def scaled_recurrence(am1, ae1, bm1, be1, am2, ae2, bm2, be2):
 
 
 TOTAL = Monoid(value, add, (0.0,), ("total",))
-PEAK = Monoid(value, larger, (-INF,), ("peak",))
-TROUGH = Monoid(value, smaller, (INF,), ("peak",))
+PEAK = Monoid(value, larger, (-INF,), ("peak",), selects=True)
+TROUGH = Monoid(value, smaller, (INF,), ("peak",), selects=True)
 PRODUCT = Monoid(scaled, scaled_product, (1.0, 0.0), ("product_m", "product_e"))

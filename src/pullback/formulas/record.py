@@ -17,13 +17,16 @@ from dataclasses import dataclass
 class Monoid:
     """An associative fold: ``lift`` makes a state of an element, ``combine`` joins two states.
 
-    ``combine`` takes the state that comes first and then the one that comes later, flattened.
+    ``combine`` takes the state that comes first and then the one that comes later, flattened. A
+    monoid that ``selects`` gives back one of the two, so that a state none of many elements
+    changes is their state too.
     """
 
     lift: Callable
     combine: Callable
     identity: tuple[float, ...]
     state: tuple[str, ...]
+    selects: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,17 @@ class RowFormula:
 
 
 @dataclass(frozen=True)
+class Quiet:
+    """What a scan comes down to over elements for none of which ``unless`` holds.
+
+    Their output is 0 and ``lift`` is their part of the scan: a shorter way to the same numbers.
+    """
+
+    unless: Callable
+    lift: Callable
+
+
+@dataclass(frozen=True)
 class ScanFormula:
     """A scan along the axis, with an optional scan the other way that runs before it.
 
@@ -72,6 +86,8 @@ class ScanFormula:
     prefix
         A scan in forward direction; its exclusive state is known to ``monoid.lift`` and
         ``finish``.
+    quiet
+        A shorter way over elements where nothing happens, which a schedule may take.
     """
 
     monoid: Monoid
@@ -79,6 +95,7 @@ class ScanFormula:
     inclusive: bool
     against: bool
     prefix: Monoid | None = None
+    quiet: Quiet | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +118,7 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
     elif isinstance(formula, ScanFormula):
         found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
         found += [formula.finish]
+        found += [formula.quiet.unless, formula.quiet.lift] if formula.quiet else []
     else:
         found += _monoid_functions(formula.monoid)
     return tuple(f for f in found if f is not None)

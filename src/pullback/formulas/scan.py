@@ -7,6 +7,8 @@ cummax a = 0 where a new extreme begins and 1 elsewhere, cumprod a[j] = x[j] on 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .folds import (
     PEAK,
     PRODUCT,
@@ -17,7 +19,7 @@ from .folds import (
     scaled_sum,
 )
 from .primitives import INF, NOWHERE, absolute, exp, exponent, isnan, ldexp, log, mantissa, where
-from .record import Monoid, ScanFormula, specialise
+from .record import Monoid, Quiet, ScanFormula, specialise
 
 RECURRENCE = ("factor", "passed")
 
@@ -131,7 +133,9 @@ def extreme_backward_formula(beating, extreme):
         specialise(extreme_backward, begins=begun),
         inclusive=False,
         against=True,
-        prefix=Monoid(extreme.lift, extreme.combine, extreme.identity, ("before",)),
+        prefix=replace(extreme, state=("before",)),
+        # Where no extreme begins, all of dy is passed on.
+        quiet=Quiet(unless=begun, lift=sum_step_backward),
     )
 
 

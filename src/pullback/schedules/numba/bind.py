@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -13,6 +14,7 @@ from ...formulas.record import Monoid, Pass
 from .elementary import primitives_for
 from .lanes import (
     I32,
+    I64,
     LANES,
     Lanes,
     as_tuple,
@@ -62,6 +64,26 @@ def per_element(
             return pack(ctx, builder, kind, [values[k] for k in picked])
 
         return kind(Vector, const, full, row, known), codegen
+
+    return call
+
+
+def any_element(function: Callable, primitives, full, row, known):
+    """``f(index, const, full, row, known)``: whether a condition of a formula holds in any lane."""
+    names = Names(index=("index",), const=CONSTANT_NAMES, full=full, row=row, known=known)
+    emit = emit_call(traced(function, primitives), names)
+
+    @intrinsic
+    def call(context, index, const, full, row, known):
+        def codegen(ctx, builder, sig, args):
+            const_, full_, row_, known_ = (unpack(builder, a) for a in args[1:])
+            (truth,) = emit(
+                builder, index=[args[0]], const=const_, full=full_, row=row_, known=known_
+            )
+            bits = builder.bitcast(truth.v, ir.IntType(LANES))
+            return builder.icmp_unsigned("!=", bits, bits.type(0))
+
+        return types.boolean(Vector, const, full, row, known), codegen
 
     return call
 
@@ -205,6 +227,46 @@ class Fold:
 
             return scan_lanes
 
+        def lane_total(downwards: bool):
+            @intrinsic
+            def total_of_lanes(context, a):
+                """The total that ``lane_scan`` gives, without the scan."""
+
+                def codegen(ctx, builder, sig, args):
+                    items = unpack(builder, args[0])
+                    distance = 1
+                    while distance < LANES:
+                        back = distance if downwards else -distance
+                        items = joined(builder, rotated(builder, items, back), items)
+                        distance *= 2
+                    last = I32(0 if downwards else LANES - 1)
+                    total = [splat(builder, builder.extract_element(v, last)) for v in items]
+                    return ctx.make_tuple(builder, kind, total)
+
+                return kind(kind), codegen
+
+            return total_of_lanes
+
+        @intrinsic
+        def keeps(context, a, b):
+            """Whether the state b, after the state a, leaves it as it is in every lane."""
+
+            def codegen(ctx, builder, sig, args):
+                before, later = (unpack(builder, v) for v in args)
+                bits = ir.VectorType(I64, LANES)
+                answer = ir.IntType(1)(1)
+                for x, y in zip(before, joined(builder, before, later), strict=True):
+                    same = builder.icmp_signed(
+                        "==", builder.bitcast(x, bits), builder.bitcast(y, bits)
+                    )
+                    all_lanes = builder.bitcast(same, ir.IntType(LANES))
+                    answer = builder.and_(
+                        answer, builder.icmp_signed("==", all_lanes, ir.IntType(LANES)(-1))
+                    )
+                return answer
+
+            return types.boolean(kind, kind), codegen
+
         eight = types.UniTuple(kind, LANES)
 
         def unpacked(builder, args):
@@ -243,11 +305,28 @@ class Fold:
 
             return kind(eight), codegen
 
+        self.lane_total, self.keeps = lane_total, keeps
         self.lane_scan, self.scan_eight, self.join_eight = lane_scan, scan_eight, join_eight
         self.combine, self.identity, self.join_lanes = combine, identity, join_lanes
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
             tuple_intrinsics(size)
         )
+
+
+def with_constants(narrow: Fold, wide: Fold):
+    """A state of one fold as a state of another that carries more components."""
+    kind = vectors(wide.size)
+
+    @intrinsic
+    def widened(context, a):
+        def codegen(ctx, builder, sig, args):
+            held = dict(zip(narrow.state, unpack(builder, args[0]), strict=True))
+            held |= {name: doubles(v) for name, v in narrow.constants.items()}
+            return ctx.make_tuple(builder, kind, [held[name] for name in wide.state])
+
+        return kind(vectors(narrow.size)), codegen
+
+    return widened
 
 
 class BoundPass:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from numba import types
 from numba.extending import intrinsic
 
-from ...formulas.record import ScanFormula
+from ...formulas.record import Quiet, ScanFormula
 from .access import Operands
-from .bind import Fold, per_element
+from .bind import Fold, any_element, per_element, with_constants
 from .elementary import primitives_for
 from .lanes import I64
 from .vectors import concatenate, unpack
@@ -15,6 +17,27 @@ from .watch import Watch
 
 # Elements scanned from the identity before the carry of what came before is put in front.
 SCAN_BLOCK = 512
+
+
+class QuietParts:
+    """The shorter way over chunks where nothing happens, bound like the scan itself.
+
+    Without one, ``possible`` is false and the long way stands in for the pieces.
+    """
+
+    def __init__(self, formula: ScanFormula, primitives, fold: Fold, full, row, known):
+        quiet = formula.quiet
+        self.possible = quiet is not None
+        if quiet is None:
+            quiet = Quiet(unless=_always, lift=formula.monoid.lift)
+        monoid = replace(formula.monoid, lift=quiet.lift)
+        self.fold = Fold(monoid, primitives, full, row, known)
+        self.wakes = any_element(quiet.unless, primitives, full, row, known)
+        self.widened = with_constants(self.fold, fold)
+
+
+def _always(index):
+    return index == index
 
 
 class ScanParts:
@@ -27,6 +50,7 @@ class ScanParts:
         full, row = operands.full, operands.row
         primitives = primitives_for(element, plain)
         self.prefix = Fold(formula.prefix, primitives, full, row) if formula.prefix else None
+        self.selects = formula.prefix is not None and formula.prefix.selects
         known = ("", *(self.prefix.state if self.prefix else ()))
         self.fold = Fold(formula.monoid, primitives, full, row, known)
         constants = {**(self.prefix.constants if self.prefix else {}), **self.fold.constants}
@@ -42,6 +66,7 @@ class ScanParts:
         self.extended = concatenate(len(known), self.fold.size)
         self.inclusive = formula.inclusive
         self.watch = Watch(element, full, row, on=plain)
+        self.quiet = QuietParts(formula, primitives, self.fold, full, row, known)
 
 
 def make_places(operands: Operands):

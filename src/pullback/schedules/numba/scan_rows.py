@@ -78,6 +78,9 @@ class RowScan:
         fetch, positions, lanes_of = self.fetch, self.positions, self.lanes_of
         put_outputs, watch = operands.put_outputs, parts.watch
         look_at_gradient, look_at_carry = watch.gradient, watch.carry
+        quiet = parts.quiet
+        short_cut, wakes, widened = quiet.possible, quiet.wakes, quiet.widened
+        quiet_lift, quiet_total = quiet.fold.lift, quiet.fold.lane_total(downwards)
 
         @inner
         def scan_chunk(
@@ -86,6 +89,11 @@ class RowScan:
             full = fetch(p, addresses, strides, start, count)
             seen = look_at_gradient(seen, full)
             index = positions(start)
+            if short_cut and count == LANES and not wakes(index, const, full, row, known):
+                if writes:
+                    put_outputs(p, addresses, strides, start, count, no_vectors())
+                total = widened(quiet_total(quiet_lift(index, const, full, row, known)))
+                return total, seen
             lifted = lift(index, const, full, row, known)
             if count < LANES:
                 lifted = keep(lanes_of(count), lifted, identity())
@@ -165,6 +173,7 @@ class RowScan:
         lift, combine, identity, keep = prefix.lift, prefix.combine, prefix.identity, prefix.keep
         scan_lanes, write = prefix.lane_scan(self.flipped, False), prefix.write
         look_at_factor, look_at_carry = parts.watch.factor, parts.watch.carry
+        selects, keeps = parts.selects, prefix.keeps
         fetch, positions, lanes_of = self.fetch, self.positions, self.lanes_of
 
         @inner
@@ -176,8 +185,11 @@ class RowScan:
             lifted = lift(positions(start), const, full, row, row)
             if count < LANES:
                 lifted = keep(lanes_of(count), lifted, identity())
-            states, total = scan_lanes(lifted)
             before = combine(block_carry, carried)
+            if selects and keeps(before, lifted):
+                write(at, PLANE, before)
+                return carried, seen
+            states, total = scan_lanes(lifted)
             seen = look_at_carry(seen, before)
             write(at, PLANE, combine(before, states))
             return combine(carried, total), seen
