@@ -107,6 +107,10 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
         "finish": parts.finish,
         "extended": parts.extended,
         "known_of": concatenate(1, parts.prefix.size) if parts.prefix else None,
+        "wakes": parts.quiet.wakes,
+        "quiet_lift": parts.quiet.fold.lift,
+        "quiet_join": parts.quiet.fold.join_eight,
+        "widened": parts.quiet.widened,
     }
     known = "known_of(no_vectors(), befores[{k}])" if parts.prefix else "no_vectors()"
     each = f"""
@@ -115,10 +119,23 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
         seen = look_at_gradient(seen, full{{k}})
         index{{k}} = counting(start + {{k}}, 0)
         known{{k}} = {known}
-        lifted{{k}} = lift(index{{k}}, const, full{{k}}, row, known{{k}})
-        lifted{{k}} = keep(every_lane_if({{k}} < count), lifted{{k}}, identity())
     """
-    after = f"states = scan_eight({_in_turn('lifted', descending)})\n"
+    positions = range(LANES)
+    after = ""
+    if parts.quiet.possible:
+        awake = " | ".join(f"wakes(index{k}, const, full{k}, row, known{k})" for k in positions)
+        quiet = [f"quiet_lift(index{k}, const, full{k}, row, known{k})" for k in positions]
+        stores = [f"put_columns(p, at{k}, steps, column, lanes, no_vectors())" for k in positions]
+        turns = ", ".join(reversed(quiet) if descending else quiet)
+        after = f"if count == LANES and not ({awake}):\n"
+        after += "".join(f"    {line}\n" for line in stores)
+        after += f"    return widened(quiet_join(({turns}))), seen\n"
+    for k in positions:
+        after += (
+            f"lifted{k} = lift(index{k}, const, full{k}, row, known{k})\n"
+            f"lifted{k} = keep(every_lane_if({k} < count), lifted{k}, identity())\n"
+        )
+    after += f"states = scan_eight({_in_turn('lifted', descending)})\n"
     for turn in range(LANES):
         k = LANES - 1 - turn if descending else turn
         own = turn if parts.inclusive else turn - 1
@@ -185,13 +202,20 @@ def _make_prefix_chunk(parts: ScanParts, operands: Operands, whole: bool):
     """
     prefix = parts.prefix
     assert prefix is not None
-    tools = {**_tools(prefix, operands), "look_at_factor": parts.watch.factor}
+    tools = {
+        **_tools(prefix, operands),
+        "look_at_factor": parts.watch.factor,
+        "keeps": prefix.keeps,
+    }
     lifted = _in_turn("lifted", descending=False)
     after = f"return join_eight({lifted}), seen"
     if whole:
         states = [f"combine(before, states[{k - 1}])" for k in range(1, LANES)]
         befores = ", ".join(["combine(before, identity())", *states])
         after = f"states = scan_eight({lifted})\nreturn ({befores}), seen"
+        if parts.selects:
+            same = ", ".join(["before"] * LANES)
+            after = f"if keeps(before, join_eight({lifted})):\n    return ({same}), seen\n" + after
     return _unrolled(
         "prefix_chunk",
         "p, const, addresses, strides, steps, start, count, column, lanes, before, seen",
