@@ -211,9 +211,10 @@ def test_threads(name, element, monkeypatch):
 
 @pytest.mark.parametrize("element", ["f32", "bf16"])
 @pytest.mark.parametrize("name", [n for n, op in OPS.items() if op.family != "segment"])
-def test_outputs_written_past_the_caches(name, element, monkeypatch):
+@pytest.mark.parametrize("shape", [(3, 71), (2, 1101)])
+def test_outputs_written_past_the_caches(name, element, shape, monkeypatch):
     """Stores that bypass the caches need an alignment, which rows and buffers come by anyhow."""
-    cell = default(OPS[name], element, (3, 71))
+    cell = default(OPS[name], element, shape)
     given = quick_operands(cell)
     base = quick_run(cell, given)
     monkeypatch.setattr(launch, "STREAM_BYTES", 0)

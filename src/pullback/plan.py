@@ -218,7 +218,7 @@ class Plan:
     def check_values(self, views: dict[str, View]) -> None:
         """Raise for values that an operand must not hold (segment ids)."""
         if isinstance(self._problem, SegmentProblem):
-            self._runner.check(views)
+            self._runner.check(views, self._threads(None))
 
     def _threads(self, stream: Stream | None) -> int:
         if stream is not None and stream.threads:

@@ -66,7 +66,7 @@ def describe(
     }
     if isinstance(problem, SegmentProblem):
         ids = "i32" if operands["segment_ids"][1].itemsize == 4 else "i64"
-        phases, patches, block, workspace = _segment(problem, strides, ids)
+        phases, patches, block, workspace = _segment(problem, strides, ids, threads)
     else:
         phases, patches, block, workspace = _rows(problem, strides, threads)
     words = [0] * handler.HEAD
@@ -95,7 +95,7 @@ def _rows(problem: Problem, strides: dict[str, Shape], threads: int):
     return phases, patches, launch._template.tolist(), launch.workspace
 
 
-def _segment(problem: SegmentProblem, strides: dict[str, Shape], ids: str):
+def _segment(problem: SegmentProblem, strides: dict[str, Shape], ids: str, threads: int):
     values, result = problem.op.full[0], problem.op.outputs[0]
     block = [0] * segment.WORDS
     block[segment.NUM_INPUTS] = problem.num_inputs
@@ -113,14 +113,16 @@ def _segment(problem: SegmentProblem, strides: dict[str, Shape], ids: str):
     rows = problem.num_inputs + problem.num_segments
     traffic = rows * strides[result][0]
     if problem.op.direction == "backward":
-        gather = (runner._kernel("gather", ids), problem.num_inputs, traffic, False)
+        gather = (runner.kernel("gather", ids), problem.num_inputs, traffic, False)
         return [gather], patches, block, 0
-    phases = [(runner._kernel("sum", ids), problem.num_segments, traffic, False)]
+    phases = [(runner.kernel("sum", ids), problem.num_segments, traffic, False)]
     workspace = backend.segment_workspace(problem)
     if workspace:
-        phases.insert(0, (runner._kernel("sort", ids), 1, 0, False))
-        patches.append((segment.STARTS, WORKSPACE, 0))
-        patches.append((segment.ORDER, WORKSPACE, 8 * (problem.num_segments + 1)))
+        block[segment.PARTS] = segment.sorting_parts(problem.num_inputs, threads)
+        steps = runner.sorting(ids, threads)
+        phases = [(kernel, units, pool.SERIAL_BYTES, False) for kernel, units in steps] + phases
+        offsets = segment.sorting_offsets(problem.num_segments)
+        patches += [(word, WORKSPACE, offset) for word, offset in offsets.items()]
     return phases, patches, block, workspace
 
 

@@ -7,14 +7,12 @@ Which of the two a kernel is built for is a compile key.
 
 from __future__ import annotations
 
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .edges import Edge
 from .jit import inner
-from .lanes import I32, I64, LANES
+from .lanes import I64, LANES
 from .memory import (
     AXIS,
     AXIS_RANK,
@@ -23,6 +21,7 @@ from .memory import (
     axis_offset,
     emit_axis_stride,
     emit_column_stride,
+    emit_prefetch,
     emit_unit_address,
     word,
 )
@@ -335,12 +334,9 @@ class Operands:
         def ask(context, addresses, index):
             def codegen(ctx, builder, sig, args):
                 bases = unpack(builder, args[0])
-                byte = ir.IntType(8).as_pointer()
-                kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-                ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+                offset = builder.mul(args[1], I64(step))
                 for o in full_at:
-                    place = builder.add(bases[o], builder.mul(args[1], I64(step)))
-                    builder.call(ask, [builder.inttoptr(place, byte), I32(0), I32(3), I32(1)])
+                    emit_prefetch(builder, builder.add(bases[o], offset))
                 return ctx.get_dummy_value()
 
             return types.void(addresses, types.int64), codegen

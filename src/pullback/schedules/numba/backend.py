@@ -8,7 +8,7 @@ from ...errors import InvalidProblemError
 from ...interop import View
 from ...problem import Problem, SegmentProblem
 from . import pool, segment
-from .compile import compile_kernel
+from .compile import Kernel, compile_kernel
 from .launch import Launch
 
 
@@ -43,21 +43,26 @@ class SegmentRunner:
     def __init__(self, problem: SegmentProblem):
         self.problem = problem
 
-    def _kernel(self, role: str, ids: str):
+    def kernel(self, role: str, ids: str) -> Kernel:
         problem, element = self.problem, self.problem.element
         order = "sorted" if problem.is_sorted else "unsorted"
-        makers = {
-            "check": lambda: segment.make_check_kernel(ids),
-            "sort": lambda: segment.make_sort_kernel(ids),
-            "gather": lambda: segment.make_gather_kernel(element, ids),
-            "sum": lambda: segment.make_sum_kernel(
-                problem.formula, element, ids, problem.is_sorted
-            ),
+        by_ids = {
+            "check": segment.make_check_kernel,
+            "count": segment.make_count_kernel,
+            "fill": segment.make_fill_kernel,
         }
-        name = {"check": f"segment-check-{ids}", "sort": f"segment-sort-{ids}"}.get(
-            role, f"segment-{role}-{element}-{ids}-{order if role == 'sum' else 'any'}"
-        )
-        return _segment_kernel(name, problem, makers[role])
+        if role in by_ids:
+            return _segment_kernel(f"segment-{role}-{ids}", problem, lambda: by_ids[role](ids))
+        if role == "place":
+            return _segment_kernel("segment-place", problem, segment.make_place_kernel)
+        if role == "gather":
+            name = f"segment-gather-{element}-{ids}-any"
+            return _segment_kernel(name, problem, lambda: segment.make_gather_kernel(element, ids))
+
+        def make():
+            return segment.make_sum_kernel(problem.formula, element, ids, problem.is_sorted)
+
+        return _segment_kernel(f"segment-sum-{element}-{ids}-{order}", problem, make)
 
     def _block(self, views: dict[str, View]) -> np.ndarray:
         problem = self.problem
@@ -77,7 +82,7 @@ class SegmentRunner:
         block[6:11] = (*values.strides, ids.strides[0], *result.strides)
         return block
 
-    def check(self, views: dict[str, View]) -> None:
+    def check(self, views: dict[str, View], threads: int) -> None:
         """Raise for an id out of range or, in a sorted plan, out of order."""
         problem = self.problem
         if problem.num_inputs == 0:
@@ -89,17 +94,18 @@ class SegmentRunner:
         block = np.zeros(segment.WORDS, np.int64)
         block[[segment.IDS, segment.ID_STRIDE]] = ids.address, ids.strides[0]
         block[[segment.NUM_INPUTS, segment.NUM_SEGMENTS]] = problem.num_inputs, problem.num_segments
-        answer = np.zeros(3, np.int64)
+        rows = problem.num_inputs
+        answer = np.full(2, rows, np.int64)
         block[segment.FLAGS] = answer.ctypes.data
-        kernel = self._kernel("check", ids.dtype)
-        pool.run_serial(kernel.address, block.ctypes.data, problem.num_inputs)
-        flags, out, unordered = (int(v) for v in answer)
-        if flags & segment.OUT_OF_RANGE and not problem.drops:
+        kernel = self.kernel("check", ids.dtype)
+        pool.run(kernel.address, block.ctypes.data, rows, rows * ids.itemsize, threads)
+        out, unordered = (int(v) for v in answer)
+        if out < rows and not problem.drops:
             raise InvalidProblemError(
                 f"segment_ids: expected ids in [0, {problem.num_segments}), got "
                 f"{_id_at(ids, out)} at row {out} (out_of_range='drop' would skip it)"
             )
-        if flags & segment.NOT_SORTED and wants_order:
+        if unordered < rows and wants_order:
             raise InvalidProblemError(
                 f"segment_ids: expected ids in ascending order for a sorted plan, got "
                 f"{_id_at(ids, unordered)} after {_id_at(ids, unordered - 1)} at row {unordered}"
@@ -114,7 +120,7 @@ class SegmentRunner:
         width = problem.embedding_dim * views[problem.op.outputs[0]].itemsize
         traffic = problem.num_inputs * (width + item) + problem.num_segments * width
         if problem.op.direction == "backward":
-            kernel, units = self._kernel("gather", ids), problem.num_inputs
+            kernel, units = self.kernel("gather", ids), problem.num_inputs
         else:
             own = None
             if not problem.is_sorted:
@@ -122,17 +128,25 @@ class SegmentRunner:
                 if needed > size:
                     own = np.empty(needed // 8, np.int64)
                     workspace = own.ctypes.data
-                block[segment.STARTS] = workspace
-                block[segment.ORDER] = workspace + 8 * (problem.num_segments + 1)
-                pool.run_serial(self._kernel("sort", ids).address, block.ctypes.data, 1)
-            kernel, units = self._kernel("sum", ids), problem.num_segments
+                for word, offset in segment.sorting_offsets(problem.num_segments).items():
+                    block[word] = workspace + offset
+                block[segment.PARTS] = segment.sorting_parts(problem.num_inputs, threads)
+                for kernel, units in self.sorting(ids, threads):
+                    pool.run(kernel.address, block.ctypes.data, units, pool.SERIAL_BYTES, threads)
+            kernel, units = self.kernel("sum", ids), problem.num_segments
         pool.run(kernel.address, block.ctypes.data, units, traffic, threads)
 
+    def sorting(self, ids: str, threads: int) -> list[tuple[Kernel, int]]:
+        """The kernels that put the numbers of rows in order of their ids, and their units."""
+        parts = segment.sorting_parts(self.problem.num_inputs, threads)
+        steps = (("count", parts), ("place", 1), ("fill", parts))
+        return [(self.kernel(role, ids), units) for role, units in steps]
 
-_segment_kernels: dict[str, object] = {}
+
+_segment_kernels: dict[str, Kernel] = {}
 
 
-def _segment_kernel(name: str, problem: SegmentProblem, make):
+def _segment_kernel(name: str, problem: SegmentProblem, make) -> Kernel:
     kernel = _segment_kernels.get(name)
     if kernel is None:
         kernel = _segment_kernels[name] = compile_kernel(name, problem.formula, make)
@@ -151,4 +165,4 @@ def segment_workspace(problem: SegmentProblem) -> int:
     """Bytes for the order of the rows: none where ids are sorted, or only gathered by."""
     if problem.is_sorted or problem.op.direction == "backward":
         return 0
-    return 8 * (problem.num_segments + 1 + problem.num_inputs)
+    return segment.sorting_bytes(problem.num_inputs, problem.num_segments)

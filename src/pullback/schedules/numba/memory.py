@@ -7,7 +7,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .lanes import I64
+from .lanes import I32, I64
 
 # Words of the block, int64 each.
 UNITS = 0  # independent rows, or rows of tiles
@@ -48,6 +48,17 @@ def set_word(context, block, index, value):
         return ctx.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def fetch_min(context, address, value):
+    """Lower a word that threads share to a value; what it was before."""
+
+    def codegen(ctx, builder, sig, args):
+        pointer = builder.inttoptr(args[0], I64.as_pointer())
+        return builder.atomic_rmw("min", pointer, args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
 
 
 @intrinsic
@@ -140,6 +151,14 @@ def axis_offset(context, block, operand, index):
         return builder.call(_unravel(builder.module), [block_, rank, table, operand_, index_])
 
     return types.int64(types.int64, types.int64, types.int64), codegen
+
+
+def emit_prefetch(builder, address):
+    """Ask for the cache line at an address, which need not be there."""
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+    ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    builder.call(ask, [builder.inttoptr(address, byte), I32(0), I32(3), I32(1)])
 
 
 @intrinsic

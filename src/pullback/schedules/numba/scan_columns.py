@@ -17,7 +17,7 @@ from .lanes import LANES
 from .memory import BLOCKS, COLUMNS, EXTENT, SCRATCH, STRAINED, TILE, TILES, least, set_word, word
 from .scan_parts import SCAN_BLOCK, ScanParts, make_places
 from .vectors import concatenate, counting, every_lane_if, no_vectors, stack
-from .watch import nothing_seen, was_moderate
+from .watch import nothing_seen
 
 # Columns per tile at most: wide enough that memory is read in long runs (256 columns took a third
 # longer at 4096 x 4096). Both ways, the carries of the 64 chunks of a block are kept on the stack:
@@ -248,7 +248,7 @@ def _both_ways(parts: ScanParts, operands: Operands):
         prefix.write,
     )
     p_size, pitch = prefix.size, 8 * WIDEST_BOTH_WAYS
-    look_at_carry = parts.watch.carry
+    look_at_carry, was_moderate = parts.watch.carry, parts.watch.was_moderate
     prefix_total = _make_prefix_chunk(parts, operands, whole=False)
     prefix_states = _make_prefix_chunk(parts, operands, whole=True)
     scan_chunk = _make_scan_chunk(parts, operands, descending=True)

@@ -16,7 +16,7 @@ from .lanes import LANES
 from .memory import BLOCKS, EXTENT, PARTS, SCRATCH, STRAINED, STREAMED, UNITS, least, set_word, word
 from .scan_parts import SCAN_BLOCK, ScanParts
 from .vectors import concatenate, counting, first_lanes, last_lanes, no_vectors, stack
-from .watch import nothing_seen, was_moderate
+from .watch import nothing_seen
 
 # Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
 GROUP = 16
@@ -335,6 +335,7 @@ class BothWays:
         p_size, p_combine = prefix.size, prefix.combine
         p_read_one, p_write_one = prefix.read_one, prefix.write_one
         prefix_block, back_block = self.prefix_block, self.scan.back_block(writes=True)
+        was_moderate = parts.watch.was_moderate
 
         @inner
         def sweep(

@@ -2,7 +2,8 @@
 
 Forward, the rows of a segment are added in row order, a tile of columns at a time, in float64.
 Sorted ids give each segment a run of rows; unsorted ids are put in order by a stable counting sort
-of the row numbers in the workspace. Backward copies bits and needs no arithmetic.
+of the row numbers in the workspace, which threads share by parts of the rows. Backward copies bits
+and needs no arithmetic.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .edges import ITEMSIZE
 from .elementary import primitives_for
 from .jit import inner
 from .lanes import LANES
-from .memory import int32_at, least, set_word, word
+from .memory import fetch_min, int32_at, least, set_word, word
 from .vectors import counting, no_vectors, stack
 
 # Words of the parameter block of a segment kernel.
@@ -33,11 +34,30 @@ ID_STRIDE = 8
 RESULT_ROW, RESULT_COLUMN = 9, 10
 ORDER = 11  # workspace: row numbers in order of id; 0 for sorted ids
 STARTS = 12  # workspace: where each segment begins in ORDER
-FLAGS = 13  # answer of a check
-WORDS = 14
+FLAGS = 13  # answer of a check: two rows
+COUNTS = 14  # workspace: rows of each part in each segment, then where the next of them goes
+PARTS = 15  # parts the rows are sorted in
+WORDS = 16
 
-OUT_OF_RANGE, NOT_SORTED = 1, 2
+# Ids from this size on are sorted in as many parts as there are threads, up to so many.
+PARTED_BYTES = 1 << 18
+MOST_PARTS = 4
+
 TILE = 256
+
+
+def sorting_parts(rows: int, threads: int) -> int:
+    return min(threads, MOST_PARTS) if 8 * rows >= PARTED_BYTES else 1
+
+
+def sorting_offsets(segments: int) -> dict[int, int]:
+    """Where in the workspace each array of the sort begins, by its word of the block."""
+    counts = 8 * (segments + 1)
+    return {STARTS: 0, COUNTS: counts, ORDER: counts + 8 * MOST_PARTS * segments}
+
+
+def sorting_bytes(rows: int, segments: int) -> int:
+    return sorting_offsets(segments)[ORDER] + 8 * rows
 
 
 def make_id_at(ids: str):
@@ -53,56 +73,82 @@ def make_id_at(ids: str):
 
 
 def make_check_kernel(ids: str):
-    """Look for ids out of range and out of order; the answer is left in ``FLAGS``.
+    """``kernel(p, begin, end)`` over rows: look for ids out of range and out of order.
 
-    The first offending row follows in the two words behind: (flags, row out of range, row out of
-    order).
+    The two words at ``FLAGS`` are lowered to the first row out of range and the first out of order.
     """
     id_at = make_id_at(ids)
 
     def kernel(p, begin, end):
-        segments = word(p, NUM_SEGMENTS)
-        answer = word(p, FLAGS)
-        previous = id_at(p, begin - 1) if begin > 0 else id_at(p, begin)
+        segments, answer = word(p, NUM_SEGMENTS), word(p, FLAGS)
+        outside = unordered = end
+        previous = id_at(p, max(begin - 1, 0))
         for n in range(begin, end):
             s = id_at(p, n)
-            if (s < 0 or s >= segments) and word(answer, 0) & OUT_OF_RANGE == 0:
-                set_word(answer, 0, word(answer, 0) | OUT_OF_RANGE)
-                set_word(answer, 1, n)
-            if s < previous and word(answer, 0) & NOT_SORTED == 0:
-                set_word(answer, 0, word(answer, 0) | NOT_SORTED)
-                set_word(answer, 2, n)
+            if s < 0 or s >= segments:
+                outside = least(outside, n)
+            if s < previous:
+                unordered = least(unordered, n)
             previous = s
+        if outside < end:
+            fetch_min(answer, outside)
+        if unordered < end:
+            fetch_min(answer + 8, unordered)
 
     return kernel
 
 
-def make_sort_kernel(ids: str):
-    """A stable counting sort of the rows whose id is in range."""
+def make_count_kernel(ids: str):
+    """``kernel(p, begin, end)`` over parts of the rows: how many of them each segment has."""
     id_at = make_id_at(ids)
 
     def kernel(p, begin, end):
-        segments, rows = word(p, NUM_SEGMENTS), word(p, NUM_INPUTS)
-        starts, order = word(p, STARTS), word(p, ORDER)
-        for s in range(segments + 1):
-            set_word(starts, s, 0)
-        for n in range(rows):
-            s = id_at(p, n)
-            if 0 <= s < segments:
-                set_word(starts, s + 1, word(starts, s + 1) + 1)
+        segments, rows, parts = word(p, NUM_SEGMENTS), word(p, NUM_INPUTS), word(p, PARTS)
+        for part in range(begin, end):
+            counts = word(p, COUNTS) + part * segments * 8
+            for s in range(segments):
+                set_word(counts, s, 0)
+            for n in range(part * rows // parts, (part + 1) * rows // parts):
+                s = id_at(p, n)
+                if 0 <= s < segments:
+                    set_word(counts, s, word(counts, s) + 1)
+
+    return kernel
+
+
+def make_place_kernel():
+    """Where each segment begins, and its rows of every part: those of a segment part by part."""
+
+    def kernel(p, begin, end):
+        segments, parts = word(p, NUM_SEGMENTS), word(p, PARTS)
+        starts, counts = word(p, STARTS), word(p, COUNTS)
+        total = 0
         for s in range(segments):
-            set_word(starts, s + 1, word(starts, s + 1) + word(starts, s))
-        # Filling moves each start to its end, which is the start of the next segment.
-        for n in range(rows):
-            s = id_at(p, n)
-            if 0 <= s < segments:
-                at = word(starts, s)
-                set_word(order, at, n)
-                set_word(starts, s, at + 1)
-        for back in range(segments):
-            s = segments - back
-            set_word(starts, s, word(starts, s - 1))
-        set_word(starts, 0, 0)
+            set_word(starts, s, total)
+            for part in range(parts):
+                count = word(counts, part * segments + s)
+                set_word(counts, part * segments + s, total)
+                total += count
+        set_word(starts, segments, total)
+
+    return kernel
+
+
+def make_fill_kernel(ids: str):
+    """``kernel(p, begin, end)`` over parts of the rows: their numbers to their places."""
+    id_at = make_id_at(ids)
+
+    def kernel(p, begin, end):
+        segments, rows, parts = word(p, NUM_SEGMENTS), word(p, NUM_INPUTS), word(p, PARTS)
+        order = word(p, ORDER)
+        for part in range(begin, end):
+            places = word(p, COUNTS) + part * segments * 8
+            for n in range(part * rows // parts, (part + 1) * rows // parts):
+                s = id_at(p, n)
+                if 0 <= s < segments:
+                    at = word(places, s)
+                    set_word(order, at, n)
+                    set_word(places, s, at + 1)
 
     return kernel
 

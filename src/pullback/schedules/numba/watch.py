@@ -10,57 +10,79 @@ above 2**-500. Then plain arithmetic has the bits of the scaled one.
 
 from __future__ import annotations
 
-import math
+import struct
 from dataclasses import dataclass
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .lanes import LANES, Lanes, absolute, doubles, where
+from .lanes import I64, LANES, constant
 from .vectors import unpack, vectors
 
-_SEEN = vectors(2)
+FACTOR, CARRY, GRADIENT = 0, 1, 2
+_SEEN = vectors(3)
+_BITS = ir.VectorType(I64, LANES)
 
 
 @dataclass(frozen=True)
-class _Limits:
-    factor: float
-    carry: float
-    gradient: float
-    # Whether carries and gradients may be too small as well.
-    below: bool
+class _Range:
+    """Magnitudes that are moderate, zero being so anyway."""
+
+    low: float
+    high: float
+
+    @property
+    def width(self) -> int:
+        return _bits(self.high) - _bits(self.low)
 
 
-_NARROW = _Limits(factor=2.0**80, carry=2.0**100, gradient=math.inf, below=False)
-_FLOAT64 = _Limits(factor=2.0**30, carry=2.0**160, gradient=2.0**200, below=True)
+def _bits(size: float) -> int:
+    """The bits of a magnitude, which are in the order of the magnitudes, NaN above inf."""
+    return struct.unpack("<q", struct.pack("<d", size))[0]
+
+
+_NARROW = (_Range(2.0**-80, 2.0**80), _Range(0.0, 2.0**100), None)
+_FLOAT64 = (
+    _Range(2.0**-30, 2.0**30),
+    _Range(2.0**-160, 2.0**160),
+    _Range(2.0**-200, 2.0**200),
+)
+
+
+def _filled(value: int) -> ir.Constant:
+    return constant([value] * LANES, I64)
 
 
 @intrinsic
 def nothing_seen(context):
-    """(largest, smallest non-zero) magnitude of nothing, over and under their limits by factors."""
+    """For factors, carries and gradients, how far above the low end of its range one has been."""
 
     def codegen(ctx, builder, sig, args):
-        return ctx.make_tuple(builder, _SEEN, [doubles(0.0), doubles(1.0)])
+        nothing = builder.bitcast(_filled(0), ir.VectorType(ir.DoubleType(), LANES))
+        return ctx.make_tuple(builder, _SEEN, [nothing] * 3)
 
     return _SEEN(), codegen
 
 
-def _look(position: int, limit: float, below: bool):
-    """Look at one vector of a tuple."""
+def _look(what: int, position: int, moderate: _Range):
+    """Look at one vector of a tuple, in unsigned numbers, where below the low end is far above."""
 
     @intrinsic
     def look(context, seen, values):
         def codegen(ctx, builder, sig, args):
-            high, low = (Lanes(builder, v) for v in unpack(builder, args[0]))
-            size = absolute(Lanes(builder, unpack(builder, args[1])[position]))
-            scaled = size * (1.0 / limit)
-            # A NaN counts as too large.
-            high = where(scaled <= high, high, where(scaled == scaled, scaled, math.inf))
-            if below:
-                counted = where(size == 0.0, 1.0, size * limit)
-                low = where(counted < low, counted, low)
-            return ctx.make_tuple(builder, _SEEN, [high.v, low.v])
+            items = unpack(builder, args[0])
+            before = builder.bitcast(items[what], _BITS)
+            value = builder.bitcast(unpack(builder, args[1])[position], _BITS)
+            size = builder.and_(value, _filled(2**63 - 1))
+            above = builder.sub(size, _filled(_bits(moderate.low)))
+            further = builder.icmp_unsigned(">", above, before)
+            after = builder.select(further, above, before)
+            if moderate.low > 0.0:
+                counts = builder.icmp_signed("!=", size, _filled(0))
+                after = builder.select(counts, after, before)
+            items[what] = builder.bitcast(after, items[what].type)
+            return ctx.make_tuple(builder, _SEEN, items)
 
         return _SEEN(_SEEN, values), codegen
 
@@ -77,17 +99,23 @@ def look_away(context, seen, anything):
     return _SEEN(_SEEN, anything), codegen
 
 
-@intrinsic
-def was_moderate(context, seen):
+def _verdict(ranges):
     """Whether plain arithmetic was safe for all that has been seen."""
 
-    def codegen(ctx, builder, sig, args):
-        high, low = (Lanes(builder, v) for v in unpack(builder, args[0]))
-        fine = (high <= 1.0) & (low >= 1.0)
-        bits = builder.bitcast(fine.v, ir.IntType(LANES))
-        return builder.icmp_unsigned("==", bits, ir.IntType(LANES)(2**LANES - 1))
+    @intrinsic
+    def was_moderate(context, seen):
+        def codegen(ctx, builder, sig, args):
+            fine = constant([1] * LANES, ir.IntType(1))
+            for v, moderate in zip(unpack(builder, args[0]), ranges, strict=True):
+                width = _filled(moderate.width if moderate else 0)
+                inside = builder.icmp_unsigned("<=", builder.bitcast(v, _BITS), width)
+                fine = builder.and_(fine, inside)
+            bits = builder.bitcast(fine, ir.IntType(LANES))
+            return builder.icmp_unsigned("==", bits, bits.type(2**LANES - 1))
 
-    return types.boolean(_SEEN), codegen
+        return types.boolean(_SEEN), codegen
+
+    return was_moderate
 
 
 class Watch:
@@ -97,14 +125,15 @@ class Watch:
     """
 
     def __init__(self, element: str, full: tuple[str, ...], row: tuple[str, ...], on: bool):
-        limits = _FLOAT64 if element == "f64" else _NARROW
+        ranges = _FLOAT64 if element == "f64" else _NARROW
+        factor, carry, gradient = ranges
+        self.was_moderate = _verdict(ranges)
         self.factor = self.carry = self.gradient = self.row_gradient = look_away
         if not on:
             return
-        self.factor = _look(full.index("x"), limits.factor, below=True)
-        self.carry = _look(-1, limits.carry, limits.below)
-        if math.isfinite(limits.gradient):
-            if "dy" in full:
-                self.gradient = _look(full.index("dy"), limits.gradient, below=True)
-            if "dy" in row:
-                self.row_gradient = _look(row.index("dy"), limits.gradient, below=True)
+        self.factor = _look(FACTOR, full.index("x"), factor)
+        self.carry = _look(CARRY, -1, carry)
+        if gradient and "dy" in full:
+            self.gradient = _look(GRADIENT, full.index("dy"), gradient)
+        if gradient and "dy" in row:
+            self.row_gradient = _look(GRADIENT, row.index("dy"), gradient)

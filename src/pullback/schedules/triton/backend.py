@@ -212,7 +212,7 @@ class SegmentRunner(TritonRunner):
         step = check_step(self.problem, stride, self._wants_order())
         self._start([step], {"segment_ids": pointer(ids), "found": found})
 
-    def check(self, views: dict[str, View]) -> None:
+    def check(self, views: dict[str, View], threads: int = 1) -> None:
         """Raise for ids the plan forbids. Waits for the current stream."""
         if not self._checks():
             return
