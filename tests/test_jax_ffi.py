@@ -182,6 +182,7 @@ def test_kernel_that_is_not_loaded():
     """An executable from elsewhere whose kernel this process has not met."""
     from pullback.jax.functions import _softmax_pair, find
 
+    jax.block_until_ready(pj.softmax(X))  # registers the handler
     pair = _softmax_pair(find("softmax", "forward"), X.shape, X.dtype, -1)
     shapes = {"x": (X.shape, X.dtype), "y": (X.shape, X.dtype)}
     words, _ = launches.describe(pair.forward, shapes, ("y",))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import mmap
 import platform
 import sys
 from collections.abc import Callable
@@ -22,19 +23,24 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ..large_pages import ADVICE, madvise
 from ..schedules.numba.compile import compile_for_c
 from ..schedules.numba.memory import int32_at, set_word, word
 from ..schedules.numba.pool import call_kernel, fetch_add
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
+PAGE = mmap.PAGESIZE
+
 # Words of the attribute: a head, then the phases, the patches and the parameter block.
 VERSION, PHASES, PATCHES, LENGTH, THREADS, HEAD = 0, 1, 2, 3, 4, 5
-LAUNCH_VERSION = 2
+LAUNCH_VERSION = 3
 # Of a phase: kernel id, units, whether threads may share them, and the word of the block that must
 # not be 0 for it to run (0: it always runs).
 PHASE_WORDS = 4
-PATCH_WORDS = 3  # word of the block, operand (or -1 - result), bytes to add
+# Of a patch: word of the block, operand (or -1 - result), bytes to add, and the size of a result
+# that is worth large pages (0 where it is not).
+PATCH_WORDS = 4
 
 # Words of the C API: call frame, its arguments, results and attributes, a buffer, an array.
 FRAME_SIZE, FRAME_EXTENSION, FRAME_API, FRAME_CONTEXT, FRAME_STAGE = 0, 1, 2, 3, 4
@@ -95,6 +101,8 @@ def _add_symbols() -> None:
     symbols["pullback_jax_allocate"] = ctypes.cast(python.PyMem_RawMalloc, ctypes.c_void_p).value
     symbols["pullback_jax_release"] = ctypes.cast(python.PyMem_RawFree, ctypes.c_void_p).value
     symbols["pullback_jax_yield"] = _yield_address()
+    if madvise is not None:
+        symbols["pullback_jax_advise"] = ctypes.cast(madvise, ctypes.c_void_p).value
     for name, address in symbols.items():
         llvm.add_symbol(name, address)
 
@@ -137,7 +145,12 @@ def _external(name: str, count: int) -> Callable:
     def codegen(ctx, builder, sig, args):
         return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
 
-    if count:
+    if count == 3:
+
+        @intrinsic
+        def call(context, first, second, third):
+            return types.int64(types.int64, types.int64, types.int64), codegen
+    elif count == 1:
 
         @intrinsic
         def call(context, argument):
@@ -159,6 +172,7 @@ _memory_message = _symbol("pullback_jax_memory")
 _allocate = _external("pullback_jax_allocate", 1)
 _release = _external("pullback_jax_release", 1)
 _yield = _external("pullback_jax_yield", 0)
+_advise = _external("pullback_jax_advise", 3)
 
 
 @intrinsic
@@ -367,6 +381,21 @@ def _share(api, context, function, block, units, threads):
     return True
 
 
+if madvise is None:
+
+    @_compiled
+    def _use_large_pages(address, size):
+        pass
+else:
+
+    @_compiled
+    def _use_large_pages(address, size):
+        first = (address + PAGE - 1) // PAGE * PAGE
+        last = (address + size) // PAGE * PAGE
+        if first < last:
+            _advise(first, last - first, ADVICE)
+
+
 @_compiled
 def _launch(frame, words):
     """Run the phases of a launch; the message of what went wrong, or 0."""
@@ -389,6 +418,9 @@ def _launch(frame, words):
             buffer = word(word(frame, ARGS), source)
         else:
             buffer = word(word(frame, RETS), -1 - source)
+        size = word(patch, PATCH_WORDS * k + 3)
+        if size != 0:
+            _use_large_pages(word(buffer, BUFFER_DATA), size)
         address = word(buffer, BUFFER_DATA) + word(patch, PATCH_WORDS * k + 2)
         set_word(block, word(patch, PATCH_WORDS * k), address)
     api, context = word(frame, FRAME_API), word(frame, FRAME_CONTEXT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..formulas.record import functions_of
+from ..large_pages import LARGE
 from ..problem import Problem, SegmentProblem
 from ..schedules.numba import backend, pool, segment
 from ..schedules.numba.compile import Kernel, code_digest, source_digest
@@ -76,8 +78,11 @@ def describe(
     for kernel, units, traffic, only_if_strained in phases:
         shared = int(traffic >= pool.SERIAL_BYTES)
         words += [_register(kernel, problem), units, shared, STRAINED * only_if_strained]
+    sizes = {n: math.prod(operands[n][0]) * operands[n][1].itemsize for n in outputs}
+    sizes[WORKSPACE] = workspace
     for word, name, offset in patches:
-        words += [word, places[name], offset]
+        size = sizes.get(name, 0)
+        words += [word, places[name], offset, size if size >= LARGE else 0]
     return np.array([*words, *block], np.int64), workspace
 
 

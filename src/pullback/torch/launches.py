@@ -17,11 +17,11 @@ from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
 from ..catalog import Op
+from ..large_pages import LARGE, use_large_pages
 from ..schedules.numba.launch import Launch, run_phases
 from ..schedules.numba.memory import OPERANDS, SCRATCH
 from ..threads import get_num_threads
 from .families import ELEMENTS, Family, Parameters
-from .pages import LARGE, use_large_pages
 
 _MOST_LAUNCHES = 4096
 
