@@ -300,10 +300,10 @@ class Operands:
         return stream
 
     def staged(self):
-        """``staged(p, addresses, first, stop, box)``: the output's positions lie in a box instead.
+        """``move(addresses, first, stop, box)``: let positions of a single output lie in a box.
 
-        For a single packed output: gives all addresses, and where the positions [first, stop) begin
-        in the output itself, lowest address first as they lie in the box.
+        Gives the addresses that say so, and where the positions [first, stop) begin in the output
+        itself, lowest address first as they lie in the box.
         """
         edge, count, flipped = self.edge, self.count, self.flipped
         (target,) = self.output_at
