@@ -18,11 +18,13 @@ from .memory import (
     AXIS_RANK,
     CONSTANT_NAMES,
     CONSTANTS,
+    STREAMED,
     axis_offset,
     emit_axis_stride,
     emit_column_stride,
     emit_prefetch,
     emit_unit_address,
+    emit_word,
     word,
 )
 from .vectors import Vector, set_double, set_vector, stack, unpack, vector_at, vectors
@@ -298,6 +300,34 @@ class Operands:
             return types.void(addresses, types.int64, values), codegen
 
         return stream
+
+    def may_stream(self):
+        """``may(p, addresses)``: outputs are large, and no load waits for a store past the caches.
+
+        A load waits for an earlier store to an address that is the same modulo 4096. Where an
+        output begins shortly behind an input, modulo that, the next load of every row is such a one
+        (softmax of bfloat16 took 135 ms instead of 7 at 16 bytes, 7.1 at 512).
+        """
+        full_at, output_at = self.full_at, self.output_at
+
+        @intrinsic
+        def may(context, p, addresses):
+            def codegen(ctx, builder, sig, args):
+                bases = unpack(builder, args[1])
+                answer = builder.icmp_signed(
+                    "!=", emit_word(builder, args[0], I64(STREAMED)), I64(0)
+                )
+                for o in output_at:
+                    for i in full_at:
+                        behind = builder.and_(builder.sub(bases[o], bases[i]), I64(4095))
+                        clear = builder.icmp_unsigned(">=", behind, I64(512))
+                        same = builder.icmp_signed("==", behind, I64(0))
+                        answer = builder.and_(answer, builder.or_(clear, same))
+                return answer
+
+            return types.boolean(types.int64, addresses), codegen
+
+        return may
 
     def staged(self):
         """``move(addresses, first, stop, box)``: let positions of a single output lie in a box.

@@ -14,7 +14,7 @@ from .bind import BoundPass, per_element, per_row
 from .elementary import primitives_for
 from .jit import inner
 from .lanes import LANES
-from .memory import BLOCKS, COLUMNS, EXTENT, STREAMED, TILE, TILES, least, word
+from .memory import BLOCKS, COLUMNS, EXTENT, TILE, TILES, least, word
 from .rows import BLOCK, FIRST
 from .vectors import counting, no_vectors, stack, tuple_intrinsics
 
@@ -229,16 +229,16 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
         return apply_strided
 
     prefetch, stream, item = operands.prefetch(), operands.stream_outputs(), operands.edge.item
-    one, other = operands.output_at[0], operands.output_at[-1]
+    one, other, may_stream = operands.output_at[0], operands.output_at[-1], operands.may_stream()
 
     @inner
     def apply_tile(p, const, addresses, strides, steps, left, width, known_box):
         vector = LANES * item
         alike = addresses[one] % vector == addresses[other] % vector
         alike = alike and (strides[one] - strides[other]) % vector == 0
-        streamed = word(p, STREAMED) != 0 and alike
         for i in range(word(p, EXTENT)):
             at = places(addresses, strides, i)
+            streamed = alike and may_stream(p, at)
             below = places(addresses, strides, i + 1)
             index = counting(i, 0)
             inside = 0
@@ -258,7 +258,6 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
                     put_columns(p, at, steps, left + c, LANES, values)
             if whole < width:
                 apply_some(p, const, at, steps, left, whole, width - whole, index, known_box)
-        if streamed:
-            fence()
+        fence()
 
     return apply_tile

@@ -15,7 +15,7 @@ from .bind import BoundPass, per_element, per_row
 from .elementary import primitives_for
 from .jit import inner
 from .lanes import LANES
-from .memory import BLOCKS, EXTENT, STREAMED, least, word
+from .memory import BLOCKS, EXTENT, least, word
 from .vectors import counting, first_lanes, no_vectors
 
 BLOCK = 4096
@@ -122,7 +122,7 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
         return apply_strided
 
     stream, prefetch, item = operands.stream_outputs(), operands.prefetch(), operands.edge.item
-    first, last = operands.output_at[0], operands.output_at[-1]
+    first, last, may_stream = operands.output_at[0], operands.output_at[-1], operands.may_stream()
     # Elements written between two prefetches: a cache line of them.
     step = 64 // item if asks else LANES
 
@@ -138,7 +138,7 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     @inner
     def apply_range(p, const, row, known, addresses, strides, start, stop, ahead):
         alike = addresses[first] % (LANES * item) == addresses[last] % (LANES * item)
-        streamed = word(p, STREAMED) != 0 and alike
+        streamed = alike and may_stream(p, addresses)
         inside = start
         if streamed:
             inside = least(start + -(addresses[first] // item + start) % LANES, stop)

@@ -120,21 +120,16 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
         index{{k}} = counting(start + {{k}}, 0)
         known{{k}} = {known}
     """
-    positions = range(LANES)
+    lifting = """
+        lifted{k} = lift(index{k}, const, full{k}, row, known{k})
+        lifted{k} = keep(every_lane_if({k} < count), lifted{k}, identity())
+    """
     after = ""
     if parts.quiet.possible:
-        awake = " | ".join(f"wakes(index{k}, const, full{k}, row, known{k})" for k in positions)
-        quiet = [f"quiet_lift(index{k}, const, full{k}, row, known{k})" for k in positions]
-        stores = [f"put_columns(p, at{k}, steps, column, lanes, no_vectors())" for k in positions]
-        turns = ", ".join(reversed(quiet) if descending else quiet)
-        after = f"if count == LANES and not ({awake}):\n"
-        after += "".join(f"    {line}\n" for line in stores)
-        after += f"    return widened(quiet_join(({turns}))), seen\n"
-    for k in positions:
-        after += (
-            f"lifted{k} = lift(index{k}, const, full{k}, row, known{k})\n"
-            f"lifted{k} = keep(every_lane_if({k} < count), lifted{k}, identity())\n"
-        )
+        after = _quiet_chunk(descending)
+        after += "".join(textwrap.dedent(lifting.format(k=k)) for k in range(LANES))
+    else:  # beside the loads, which takes fewer registers
+        each += lifting
     after += f"states = scan_eight({_in_turn('lifted', descending)})\n"
     for turn in range(LANES):
         k = LANES - 1 - turn if descending else turn
@@ -158,6 +153,18 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
         after + "return states[LANES - 1], seen",
         tools,
     )
+
+
+def _quiet_chunk(descending: bool) -> str:
+    """Source that leaves a chunk the shorter way, if nothing happens in it."""
+    given = [f"index{k}, const, full{k}, row, known{k}" for k in range(LANES)]
+    awake = " | ".join(f"wakes({arguments})" for arguments in given)
+    lifted = [f"quiet_lift({arguments})" for arguments in given]
+    turns = ", ".join(reversed(lifted) if descending else lifted)
+    source = f"if count == LANES and not ({awake}):\n"
+    for k in range(LANES):
+        source += f"    put_columns(p, at{k}, steps, column, lanes, no_vectors())\n"
+    return source + f"    return widened(quiet_join(({turns}))), seen\n"
 
 
 def _one_way(parts: ScanParts, operands: Operands):
