@@ -22,6 +22,7 @@ from .lanes import (
     doubles,
     opaque_mask,
     scratch_builder,
+    shuffle,
     splat,
     traced,
 )
@@ -39,6 +40,14 @@ from .vectors import (
 )
 
 
+def element_emitter(function: Callable, primitives, full, row, known, constants=None):
+    """``emit(builder, index, const, full, row, known)`` of a formula function, from lists."""
+    names = Names(
+        constants, index=("index",), const=CONSTANT_NAMES, full=full, row=row, known=known
+    )
+    return emit_call(traced(function, primitives), names)
+
+
 def per_element(
     function: Callable, primitives, full, row, known, results: int, picked=None, constants=None
 ):
@@ -48,10 +57,7 @@ def per_element(
     for numbers.
     """
     picked = range(results) if picked is None else picked
-    names = Names(
-        constants, index=("index",), const=CONSTANT_NAMES, full=full, row=row, known=known
-    )
-    emit = emit_call(traced(function, primitives), names)
+    emit = element_emitter(function, primitives, full, row, known, constants)
     kind = vectors(len(picked))
 
     @intrinsic
@@ -70,8 +76,7 @@ def per_element(
 
 def any_element(function: Callable, primitives, full, row, known):
     """``f(index, const, full, row, known)``: whether a condition of a formula holds in any lane."""
-    names = Names(index=("index",), const=CONSTANT_NAMES, full=full, row=row, known=known)
-    emit = emit_call(traced(function, primitives), names)
+    emit = element_emitter(function, primitives, full, row, known)
 
     @intrinsic
     def call(context, index, const, full, row, known):
@@ -121,6 +126,14 @@ def constant_components(monoid: Monoid, identity, primitives) -> dict[int, float
     return {k: v for k, v in found.items() if not isinstance(again[k], Lanes) and again[k] == v}
 
 
+HALVES = (1, 2, 4)
+
+
+def last_before(place: int, half: int) -> int | None:
+    """The end of the lower half, for a place in the upper half of its ``2 * half`` places."""
+    return place // half * half - 1 if place & half else None
+
+
 class Fold:
     """A monoid on tuples of vectors, without the components that never vary."""
 
@@ -136,8 +149,16 @@ class Fold:
         self.lift = per_element(
             monoid.lift, primitives, full, row, known, len(monoid.state), carried
         )
+        emit_whole_lift = element_emitter(monoid.lift, primitives, full, row, known)
         function = traced(monoid.combine, primitives)
         kind = vectors(size)
+
+        def emit_lift(builder, index, const, full, row, known):
+            values = emit_whole_lift(
+                builder, index=[index], const=const, full=full, row=row, known=known
+            )
+            picked = [values[k] for k in carried]
+            return [v.v if isinstance(v, Lanes) else doubles(float(v)) for v in picked]
 
         def whole(builder, values):
             """A state with its constants put back."""
@@ -199,23 +220,22 @@ class Fold:
             def scan_lanes(context, a):
                 """Each lane with (or without) its own, and all eight in every lane.
 
-                Lane by lane by distances 1, 2, 4: a tree of fixed shape, which
-                :func:`scan_eight` builds over eight states one after the other.
+                Halves join by ``last_before``, a tree of fixed shape, which :func:`scan_eight`
+                builds over eight states one after the other.
                 """
 
                 def codegen(ctx, builder, sig, args):
                     items = unpack(builder, args[0])
-                    distance = 1
-                    while distance < LANES:
-                        back = distance if downwards else -distance
-                        earlier = rotated(builder, items, back)
-                        lanes = range(LANES - 1, -1, -1) if downwards else range(LANES)
-                        has = opaque_mask(builder, [place >= distance for place in lanes])
+                    turns = range(LANES - 1, -1, -1) if downwards else range(LANES)
+                    for half in HALVES:
+                        sources = [last_before(turn, half) for turn in turns]
+                        order = [lane if s is None else turns[s] for lane, s in enumerate(sources)]
+                        earlier = [shuffle(builder, v, order) for v in items]
+                        has = opaque_mask(builder, [s is not None for s in sources])
                         both = joined(builder, earlier, items)
                         items = [
                             builder.select(has, x, y) for x, y in zip(both, items, strict=True)
                         ]
-                        distance *= 2
                     last = I32(0 if downwards else LANES - 1)
                     total = [splat(builder, builder.extract_element(v, last)) for v in items]
                     if not inclusive:
@@ -278,15 +298,12 @@ class Fold:
 
             def codegen(ctx, builder, sig, args):
                 found = unpacked(builder, args)
-                distance = 1
-                while distance < LANES:
+                for half in HALVES:
+                    sources = [last_before(k, half) for k in range(LANES)]
                     found = [
-                        joined(builder, found[k - distance], found[k])
-                        if k >= distance
-                        else found[k]
-                        for k in range(LANES)
+                        found[k] if s is None else joined(builder, found[s], found[k])
+                        for k, s in enumerate(sources)
                     ]
-                    distance *= 2
                 parts = [ctx.make_tuple(builder, kind, items) for items in found]
                 return ctx.make_tuple(builder, eight, parts)
 
@@ -305,6 +322,7 @@ class Fold:
 
             return kind(eight), codegen
 
+        self.emit_lift, self.emit_combine, self.emit_identity = emit_lift, joined, filled_identity
         self.lane_total, self.keeps = lane_total, keeps
         self.lane_scan, self.scan_eight, self.join_eight = lane_scan, scan_eight, join_eight
         self.combine, self.identity, self.join_lanes = combine, identity, join_lanes

@@ -127,12 +127,10 @@ class Edge:
         packed = self._is_packed(builder, stride, count, packed)
         with builder.if_else(packed, likely=True) as (then, otherwise):
             with then:
-                place = self._lowest(builder, address) if flipped else address
-                near = builder.load(builder.inttoptr(place, self.stored.as_pointer()))
-                near.align = self.item
+                near = self.near(builder, self._lowest(builder, address) if flipped else address)
                 near_block = builder.block
             with otherwise:
-                far = builder.call(self._gather(builder.module), [address, stride, count])
+                far = self.far(builder, address, stride, count)
                 if flipped:
                     far = shuffle(builder, far, range(LANES - 1, -1, -1))
                 far_block = builder.block
@@ -147,13 +145,27 @@ class Edge:
         packed = self._is_packed(builder, stride, count, packed)
         with builder.if_else(packed, likely=True) as (then, otherwise):
             with then:
-                place = self._lowest(builder, address) if flipped else address
-                pointer = builder.inttoptr(place, self.stored.as_pointer())
-                builder.store(v, pointer).align = self.item
+                self.set_near(builder, self._lowest(builder, address) if flipped else address, v)
             with otherwise:
                 if flipped:
                     v = shuffle(builder, v, range(LANES - 1, -1, -1))
-                builder.call(self._scatter(builder.module), [address, stride, count, v])
+                self.set_far(builder, address, stride, count, v)
+
+    def near(self, builder, address):
+        """Eight elements side by side, as they are stored."""
+        v = builder.load(builder.inttoptr(address, self.stored.as_pointer()))
+        v.align = self.item
+        return v
+
+    def set_near(self, builder, address, v):
+        builder.store(v, builder.inttoptr(address, self.stored.as_pointer())).align = self.item
+
+    def far(self, builder, address, stride, count):
+        """Up to eight elements ``stride`` bytes apart, as they are stored."""
+        return builder.call(self._gather(builder.module), [address, stride, count])
+
+    def set_far(self, builder, address, stride, count, v):
+        builder.call(self._scatter(builder.module), [address, stride, count, v])
 
     def stream(self, builder, address, v):
         """Eight lanes to an address that is a multiple of their size, past the caches."""

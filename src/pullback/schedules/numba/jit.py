@@ -18,9 +18,23 @@ kernel_key: ContextVar[str] = ContextVar("kernel_key", default="")
 _njit = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
+_inlined = njit(
+    error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
+)
+
+
 def inner(function: Callable[..., Any]) -> Any:
     """Compile a function that only kernels call."""
+    return _njit(_named(function))
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile a function that LLVM must not call, however large: its vectors stay in registers."""
+    return _inlined(_named(function))
+
+
+def _named(function: Callable[..., Any]) -> Callable[..., Any]:
     key = kernel_key.get()
     if key:
         function.__qualname__ = f"{function.__qualname__}_{key}"
-    return _njit(function)
+    return function

@@ -27,7 +27,12 @@ from .edges import ITEMSIZE
 from .lanes import LANES
 from .memory import CONSTANTS, OPERANDS, PARTS, SCRATCH, STRAINED, STREAMED
 from .rows import BLOCK, is_pointwise, make_rows_kernel
-from .scan_columns import WIDEST_BOTH_WAYS, WIDEST_ONE_WAY, make_scan_columns_kernel
+from .scan_columns import (
+    WIDEST_BOTH_WAYS,
+    WIDEST_ONE_WAY,
+    groups_of,
+    make_scan_columns_kernel,
+)
 from .scan_parts import SCAN_BLOCK
 from .scan_rows import (
     make_back_parts_kernel,
@@ -419,7 +424,8 @@ class Launch:
         if isinstance(formula, ScanFormula) and formula.prefix:
             carries = len(formula.prefix.state)
             behind = carries + len(formula.monoid.state) if cut else 0
-            return rows * blocks * (carries + behind) * 8
+            down_columns = rows * groups_of(problem.extent) * carries * 8
+            return rows * blocks * (carries + behind) * 8 + down_columns
         if not cut:
             return 0
         monoids = [formula.monoid] if isinstance(formula, ScanFormula) else _monoids(formula)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from numba import types
-from numba.extending import intrinsic
-
 from ...formulas.record import Quiet, ScanFormula
 from .access import Operands
-from .bind import Fold, any_element, per_element, with_constants
+from .bind import Fold, any_element, element_emitter, per_element, with_constants
 from .elementary import primitives_for
-from .lanes import I64
-from .vectors import concatenate, unpack
+from .vectors import concatenate
 from .watch import Watch
 
 # Elements scanned from the identity before the carry of what came before is put in front.
@@ -33,6 +29,7 @@ class QuietParts:
         monoid = replace(formula.monoid, lift=quiet.lift)
         self.fold = Fold(monoid, primitives, full, row, known)
         self.wakes = any_element(quiet.unless, primitives, full, row, known)
+        self.emit_wakes = element_emitter(quiet.unless, primitives, full, row, known)
         self.widened = with_constants(self.fold, fold)
 
 
@@ -54,43 +51,13 @@ class ScanParts:
         known = ("", *(self.prefix.state if self.prefix else ()))
         self.fold = Fold(formula.monoid, primitives, full, row, known)
         constants = {**(self.prefix.constants if self.prefix else {}), **self.fold.constants}
+        after = (*known, *self.fold.state)
+        outputs = len(operands.outputs)
         self.finish = per_element(
-            formula.finish,
-            primitives,
-            full,
-            row,
-            (*known, *self.fold.state),
-            len(operands.outputs),
-            constants=constants,
+            formula.finish, primitives, full, row, after, outputs, constants=constants
         )
+        self.emit_finish = element_emitter(formula.finish, primitives, full, row, after, constants)
         self.extended = concatenate(len(known), self.fold.size)
         self.inclusive = formula.inclusive
         self.watch = Watch(element, full, row, on=plain)
         self.quiet = QuietParts(formula, primitives, self.fold, full, row, known)
-
-
-def make_places(operands: Operands):
-    """Where position ``index`` of the axis begins; ``y_before`` is one position further on.
-
-    At the end of the axis there is nothing further on, and what is read in its place never reaches
-    an output.
-    """
-    names = (*operands.full, *operands.row, *(operands.outputs[w] for w in operands.written))
-    kind = types.UniTuple(types.int64, len(names))
-
-    @intrinsic
-    def places(context, addresses, strides, index, extent):
-        def codegen(ctx, builder, sig, args):
-            bases, steps = (unpack(builder, a) for a in args[:2])
-            last = builder.sub(args[3], I64(1))
-            inside = builder.icmp_signed("<", args[2], last)
-            further = builder.select(inside, builder.add(args[2], I64(1)), last)
-            items = []
-            for name, base, step in zip(names, bases, steps, strict=True):
-                at = further if name.endswith("_before") else args[2]
-                items.append(builder.add(base, builder.mul(at, step)))
-            return ctx.make_tuple(builder, kind, items)
-
-        return kind(kind, kind, types.int64, types.int64), codegen
-
-    return places

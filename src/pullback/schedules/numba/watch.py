@@ -66,22 +66,30 @@ def nothing_seen(context):
 
 
 def _look(what: int, position: int, moderate: _Range):
-    """Look at one vector of a tuple, in unsigned numbers, where below the low end is far above."""
+    """Look at one vector of a tuple, or of each of several tuples.
+
+    In unsigned numbers, where what is below the low end is far above.
+    """
+
+    def further(builder, value, before):
+        size = builder.and_(builder.bitcast(value, _BITS), _filled(2**63 - 1))
+        above = builder.sub(size, _filled(_bits(moderate.low)))
+        after = builder.select(builder.icmp_unsigned(">", above, before), above, before)
+        if moderate.low > 0.0:
+            counts = builder.icmp_signed("!=", size, _filled(0))
+            after = builder.select(counts, after, before)
+        return after
 
     @intrinsic
     def look(context, seen, values):
         def codegen(ctx, builder, sig, args):
-            items = unpack(builder, args[0])
-            before = builder.bitcast(items[what], _BITS)
-            value = builder.bitcast(unpack(builder, args[1])[position], _BITS)
-            size = builder.and_(value, _filled(2**63 - 1))
-            above = builder.sub(size, _filled(_bits(moderate.low)))
-            further = builder.icmp_unsigned(">", above, before)
-            after = builder.select(further, above, before)
-            if moderate.low > 0.0:
-                counts = builder.icmp_signed("!=", size, _filled(0))
-                after = builder.select(counts, after, before)
-            items[what] = builder.bitcast(after, items[what].type)
+            items, given = (unpack(builder, a) for a in args)
+            several = isinstance(values.dtype, types.UniTuple)
+            tuples = [unpack(builder, part) for part in given] if several else [given]
+            found = builder.bitcast(items[what], _BITS)
+            for one in tuples:
+                found = further(builder, one[position], found)
+            items[what] = builder.bitcast(found, items[what].type)
             return ctx.make_tuple(builder, _SEEN, items)
 
         return _SEEN(_SEEN, values), codegen
