@@ -128,6 +128,20 @@ def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
     return [monoid.lift, monoid.combine] if monoid else []
 
 
+def names_called(function: Callable) -> set[str]:
+    """Names a formula function refers to, itself or through functions it calls."""
+    found: set[str] = set()
+    waiting = [function]
+    while waiting:
+        called = waiting.pop()
+        for name in set(called.__code__.co_names) - found:
+            found.add(name)
+            value = called.__globals__.get(name)
+            if isinstance(value, types.FunctionType):
+                waiting.append(value)
+    return found
+
+
 def specialise(function: Callable, **names: Callable) -> Callable:
     """The same function with some of the names it calls bound to other functions."""
     bound = types.FunctionType(

@@ -301,6 +301,45 @@ class Operands:
 
         return stream
 
+    def fetch_pair(self):
+        """``fetch(addresses, index)``: full operands of sixteen packed positions, as two tuples."""
+        edge, full_at = self.edge, self.full_at
+        kind = vectors(max(1, len(full_at)))
+        pair = types.UniTuple(kind, 2)
+
+        @intrinsic
+        def fetch(context, addresses, index):
+            def codegen(ctx, builder, sig, args):
+                bases = unpack(builder, args[0])
+                offset = builder.mul(args[1], I64(edge.item))
+                found = [edge.load_pair(builder, builder.add(bases[o], offset)) for o in full_at]
+                halves = zip(*found, strict=True) if found else [[edge.zero()]] * 2
+                parts = [ctx.make_tuple(builder, kind, list(half)) for half in halves]
+                return ctx.make_tuple(builder, pair, parts)
+
+            return pair(addresses, types.int64), codegen
+
+        return fetch
+
+    def put_pair(self):
+        """``put(addresses, index, first, second, stream)``: outputs of sixteen packed positions."""
+        edge, output_at, written = self.edge, self.output_at, self.written
+
+        @intrinsic
+        def put(context, addresses, index, first, second, stream):
+            def codegen(ctx, builder, sig, args):
+                bases = unpack(builder, args[0])
+                offset = builder.mul(args[1], I64(edge.item))
+                one, two = (unpack(builder, a) for a in args[2:4])
+                for o, w in zip(output_at, written, strict=True):
+                    place = builder.add(bases[o], offset)
+                    edge.store_pair(builder, place, one[w], two[w], args[4])
+                return ctx.get_dummy_value()
+
+            return types.void(addresses, types.int64, first, second, types.boolean), codegen
+
+        return put
+
     def may_stream(self):
         """``may(p, addresses)``: outputs are large, and no load waits for a store past the caches.
 

@@ -15,7 +15,7 @@ from .elementary import primitives_for
 from .jit import inner
 from .lanes import LANES
 from .memory import BLOCKS, COLUMNS, EXTENT, TILE, TILES, least, word
-from .rows import BLOCK, FIRST
+from .rows import BLOCK, FIRST, writes_pairs
 from .vectors import counting, no_vectors, stack, tuple_intrinsics
 
 # Columns per tile at most: wide enough that memory is read in long runs. Of 512, 1024 and 2048
@@ -230,10 +230,40 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
 
     prefetch, stream, item = operands.prefetch(), operands.stream_outputs(), operands.edge.item
     one, other, may_stream = operands.output_at[0], operands.output_at[-1], operands.may_stream()
+    pairs = writes_pairs(formula, operands)
+    fetch_pair, put_pair = operands.fetch_pair(), operands.put_pair()
+    group = 2 * LANES if pairs else LANES
+
+    @inner
+    def apply_whole(p, const, at, steps, left, c, index, known_box, streamed):
+        full = fetch_columns(p, at, steps, left + c, LANES)
+        row = fetch_row_columns(p, at, steps, left + c, LANES)
+        values = apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
+        if streamed:
+            stream(at, left + c, values)
+        else:
+            put_columns(p, at, steps, left + c, LANES, values)
+
+    @inner
+    def apply_pair(p, const, at, steps, left, c, index, known_box, streamed):
+        full, next_full = fetch_pair(at, left + c)
+        row = fetch_row_columns(p, at, steps, left + c, LANES)
+        values = apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
+        c += LANES
+        row = fetch_row_columns(p, at, steps, left + c, LANES)
+        next_values = apply(index, const, next_full, row, read_known(known_box + 8 * c, PITCH))
+        put_pair(at, left + c - LANES, values, next_values, streamed)
+
+    apply_group = apply_pair if pairs else apply_whole
+
+    @inner
+    def apply_ragged(p, const, at, steps, left, start, stop, index, known_box):
+        for c in range(start, stop, LANES):
+            apply_some(p, const, at, steps, left, c, least(LANES, stop - c), index, known_box)
 
     @inner
     def apply_tile(p, const, addresses, strides, steps, left, width, known_box):
-        vector = LANES * item
+        vector = group * item
         alike = addresses[one] % vector == addresses[other] % vector
         alike = alike and (strides[one] - strides[other]) % vector == 0
         for i in range(word(p, EXTENT)):
@@ -243,21 +273,13 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
             index = counting(i, 0)
             inside = 0
             if streamed:
-                inside = least(-(at[one] // item + left) % LANES, width)
-                if inside > 0:
-                    apply_some(p, const, at, steps, left, FIRST, inside, index, known_box)
-            whole = inside + (width - inside) // LANES * LANES
-            for c in range(inside, whole, LANES):
+                inside = least(-(at[one] // item + left) % group, width)
+                apply_ragged(p, const, at, steps, left, FIRST, inside, index, known_box)
+            whole = inside + (width - inside) // group * group
+            for c in range(inside, whole, group):
                 prefetch(below, left + c)
-                full = fetch_columns(p, at, steps, left + c, LANES)
-                row = fetch_row_columns(p, at, steps, left + c, LANES)
-                values = apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
-                if streamed:
-                    stream(at, left + c, values)
-                else:
-                    put_columns(p, at, steps, left + c, LANES, values)
-            if whole < width:
-                apply_some(p, const, at, steps, left, whole, width - whole, index, known_box)
+                apply_group(p, const, at, steps, left, c, index, known_box, streamed)
+            apply_ragged(p, const, at, steps, left, whole, width, index, known_box)
         fence()
 
     return apply_tile

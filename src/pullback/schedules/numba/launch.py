@@ -11,13 +11,12 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import FunctionType
 
 import numpy as np
 
 from ...catalog import Op
 from ...dimensions import merge
-from ...formulas.record import RowFormula, ScanFormula, functions_of
+from ...formulas.record import RowFormula, ScanFormula, functions_of, names_called
 from ...problem import Problem
 from . import pool
 from .access import Operands
@@ -264,16 +263,6 @@ def has_plain_form(problem: Problem) -> bool:
     if not isinstance(formula, ScanFormula) or formula.prefix is None:
         return False
     return "mantissa" in names_called(formula.prefix.combine)
-
-
-def names_called(function) -> set[str]:
-    """Names a formula function refers to, itself or through functions it calls."""
-    found = set(function.__code__.co_names)
-    for name in tuple(found):
-        value = function.__globals__.get(name)
-        if isinstance(value, FunctionType):
-            found |= names_called(value)
-    return found
 
 
 def _bits(value: float) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formulas.record import RowFormula
+from ...formulas.record import RowFormula, names_called
 from .access import Operands, constants, fence
 from .bind import BoundPass, per_element, per_row
 from .elementary import primitives_for
@@ -123,8 +123,11 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
 
     stream, prefetch, item = operands.stream_outputs(), operands.prefetch(), operands.edge.item
     first, last, may_stream = operands.output_at[0], operands.output_at[-1], operands.may_stream()
-    # Elements written between two prefetches: a cache line of them.
-    step = 64 // item if asks else LANES
+    pairs = writes_pairs(formula, operands)
+    fetch_pair, put_pair = operands.fetch_pair(), operands.put_pair()
+    # Elements written at a time, and between two prefetches: a cache line of them.
+    group = 2 * LANES if pairs else LANES
+    step = 64 // item if asks else group
 
     @inner
     def apply_whole(p, const, row, known, addresses, strides, i, streamed):
@@ -136,25 +139,37 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
             put_outputs(p, addresses, strides, i, LANES, values)
 
     @inner
+    def apply_pair(p, const, row, known, addresses, strides, i, streamed):
+        full, next_full = fetch_pair(addresses, i)
+        values = apply(counting(i, 1), const, full, row, known)
+        next_values = apply(counting(i + LANES, 1), const, next_full, row, known)
+        put_pair(addresses, i, values, next_values, streamed)
+
+    apply_group = apply_pair if pairs else apply_whole
+
+    @inner
+    def apply_some(p, const, row, known, addresses, strides, start, stop):
+        for i in range(start, stop, LANES):
+            apply_chunk(p, const, row, known, addresses, strides, i, least(LANES, stop - i))
+
+    @inner
     def apply_range(p, const, row, known, addresses, strides, start, stop, ahead):
-        alike = addresses[first] % (LANES * item) == addresses[last] % (LANES * item)
+        alike = addresses[first] % (group * item) == addresses[last] % (group * item)
         streamed = alike and may_stream(p, addresses)
         inside = start
         if streamed:
-            inside = least(start + -(addresses[first] // item + start) % LANES, stop)
-            if start < inside:
-                apply_chunk(p, const, row, known, addresses, strides, start, inside - start)
+            inside = least(start + -(addresses[first] // item + start) % group, stop)
+            apply_some(p, const, row, known, addresses, strides, start, inside)
         steps = inside + (stop - inside) // step * step
-        whole = inside + (stop - inside) // LANES * LANES
+        whole = inside + (stop - inside) // group * group
         for i in range(inside, steps, step):
             if asks:
                 prefetch(ahead, i)
-            for k in range(i, i + step, LANES):
-                apply_whole(p, const, row, known, addresses, strides, k, streamed)
-        for i in range(steps, whole, LANES):
-            apply_whole(p, const, row, known, addresses, strides, i, streamed)
-        if whole < stop:
-            apply_chunk(p, const, row, known, addresses, strides, whole, stop - whole)
+            for k in range(i, i + step, group):
+                apply_group(p, const, row, known, addresses, strides, k, streamed)
+        for i in range(steps, whole, group):
+            apply_group(p, const, row, known, addresses, strides, i, streamed)
+        apply_some(p, const, row, known, addresses, strides, whole, stop)
 
     return apply_range
 
@@ -217,6 +232,11 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
         fence()
 
     return kernel
+
+
+def writes_pairs(formula: RowFormula, operands: Operands) -> bool:
+    """Whether to apply a formula to two vectors at a time: two exp at a time are no gain."""
+    return operands.edge.pairs and "exp" not in names_called(formula.apply)
 
 
 def is_pointwise(formula: RowFormula) -> bool:
