@@ -15,6 +15,13 @@ from .dimensions import merge
 from .errors import InvalidProblemError
 from .interop import View, empty, empty_like, is_writable_kind, mark_written, output_view, restore
 from .interop import view as view_of
+from .repeated import (
+    reduce_again,
+    reduce_backward_again,
+    remember,
+    run_again,
+    run_both_again,
+)
 from .threads import get_num_threads
 from .vocabulary import BackendKind, PlanPreference
 
@@ -77,24 +84,29 @@ class _Output:
 def _run_same_shape(
     op: Op,
     make: Callable[[PlanPreference], p.Plan],
-    key: tuple[Any, ...],
+    parameters: tuple[Any, ...],
     arrays: dict[str, Any],
     views: dict[str, View],
     out: Any,
 ) -> Any:
     """Ops whose operands all have one shape and whose only output has it too."""
     lead = next(iter(views))
-    plan = _plan(key, make, views[lead].device)
-    target = _Output(out, arrays[lead], views[lead].shape, views[lead], op.outputs[0])
+    v = views[lead]
+    plan = _plan((op.name, v.device, v.shape, v.dtype, *parameters), make, v.device)
+    target = _Output(out, arrays[lead], v.shape, v, op.outputs[0])
     views[op.outputs[0]] = target.view
     _execute(plan, views)
+    remember(op, arrays[lead], v.shape, parameters, plan)
     return target.result()
 
 
 def run_scan(op: Op, arrays: dict[str, Any], axis: int, reverse: bool, ties: Any, out: Any) -> Any:
+    parameters = (axis, reverse, ties)
+    result = run_again(op, arrays, parameters, out)
+    if result is not None:
+        return result
     views = {n: _float_view(a, n) for n, a in arrays.items()}
     lead = next(iter(views.values()))
-    key = (op.name, lead.device, lead.shape, lead.dtype, axis, reverse, ties)
 
     def make(on: PlanPreference) -> p.Plan:
         fields: dict[str, Any] = {"scan_axis": axis, "reverse": reverse, "element": lead.dtype}
@@ -105,13 +117,15 @@ def run_scan(op: Op, arrays: dict[str, Any], axis: int, reverse: bool, ties: Any
         descriptor = d.ScanBackwardDescriptor(op.kind, lead.shape, **fields)
         return p.ScanBackwardPlan.select(descriptor, on)
 
-    return _run_same_shape(op, make, key, arrays, views, out)
+    return _run_same_shape(op, make, parameters, arrays, views, out)
 
 
 def run_softmax(op: Op, arrays: dict[str, Any], axis: int, out: Any) -> Any:
+    result = run_again(op, arrays, (axis,), out)
+    if result is not None:
+        return result
     views = {n: _float_view(a, n) for n, a in arrays.items()}
     lead = next(iter(views.values()))
-    key = (op.name, lead.device, lead.shape, lead.dtype, axis)
 
     def make(on: PlanPreference) -> p.Plan:
         fields: dict[str, Any] = {"softmax_axis": axis, "element": lead.dtype}
@@ -120,7 +134,7 @@ def run_softmax(op: Op, arrays: dict[str, Any], axis: int, out: Any) -> Any:
         descriptor = d.SoftmaxBackwardDescriptor(op.kind, lead.shape, **fields)
         return p.SoftmaxBackwardPlan.select(descriptor, on)
 
-    return _run_same_shape(op, make, key, arrays, views, out)
+    return _run_same_shape(op, make, (axis,), arrays, views, out)
 
 
 def _kept(v: View, axes: tuple[int, ...], rank: int, name: str) -> View:
@@ -143,34 +157,43 @@ def _moved(v: View, offset: int, shape: tuple[int, ...], strides: tuple[int, ...
 
 
 def run_reduce(op: Op, x: Any, axis: Any, keepdims: bool, correction: float, out: Any) -> Any:
-    v = _float_view(x, "x")
     axis_key = tuple(axis) if isinstance(axis, list) else axis
+    parameters = (axis_key, correction)
+    result = reduce_again(op, x, parameters, keepdims, out)
+    if result is not None:
+        return result
+    v = _float_view(x, "x")
 
     def make(on: PlanPreference) -> p.Plan:
         return p.ReducePlan.select(
             d.ReduceDescriptor(op.kind, v.shape, axis_key, v.dtype, correction), on
         )
 
-    plan = _plan((op.name, v.device, v.shape, v.dtype, axis_key, correction), make, v.device)
+    plan = _plan((op.name, v.device, v.shape, v.dtype, *parameters), make, v.device)
     axes, kept = plan.descriptor.axes, plan.descriptor.y_shape()
     shape = kept if keepdims else tuple(n for k, n in enumerate(v.shape) if k not in axes)
     target = _Output(out, x, shape, v, "y")
     if target.view.shape != shape:
         raise InvalidProblemError(f"out: expected shape {shape}, got {target.view.shape}")
     _execute(plan, {"x": v, "y": _kept(target.view, axes, len(v.shape), "out")})
+    remember(op, x, v.shape, parameters, plan)
     return target.result()
 
 
 def run_reduce_backward(
     op: Op, arrays: dict[str, Any], shape: Any, axis: Any, correction: float, ties: Any, out: Any
 ) -> Any:
+    axis_key = tuple(axis) if isinstance(axis, list) else axis
+    parameters = (axis_key, correction, ties)
+    result = reduce_backward_again(op, arrays, shape, parameters, out)
+    if result is not None:
+        return result
     views = {n: _float_view(a, n) for n, a in arrays.items()}
     dy = views["dy"]
     if "x" in views:
         shape = views["x"].shape
     elif not isinstance(shape, tuple):
         shape = d.normalize_shape(shape, "shape")
-    axis_key = tuple(axis) if isinstance(axis, list) else axis
 
     def make(on: PlanPreference) -> p.Plan:
         fields: dict[str, Any] = {
@@ -183,7 +206,7 @@ def run_reduce_backward(
         descriptor = d.ReduceBackwardDescriptor(op.kind, shape, **fields)
         return p.ReduceBackwardPlan.select(descriptor, on)
 
-    plan = _plan((op.name, dy.device, shape, dy.dtype, axis_key, correction, ties), make, dy.device)
+    plan = _plan((op.name, dy.device, shape, dy.dtype, *parameters), make, dy.device)
     axes = plan.descriptor.axes
     for name in ("dy", "y"):
         if name in views:
@@ -192,39 +215,48 @@ def run_reduce_backward(
     target = _Output(out, arrays[like], shape, views[like], "dx")
     views["dx"] = target.view
     _execute(plan, views)
+    remember(op, arrays[like], shape, parameters, plan)
     return target.result()
 
 
 def run_lerp(op: Op, a: Any, b: Any, weight: Any, out: Any) -> Any:
+    weight = _weight(weight)
+    parameters = (_weight_key(weight),)
+    result = run_again(op, {"a": a, "b": b}, parameters, out)
+    if result is not None:
+        return result
     views = {"a": _float_view(a, "a"), "b": _float_view(b, "b")}
     lead = views["a"]
-    weight = _weight(weight)
 
     def make(on: PlanPreference) -> p.Plan:
         return p.BinaryParamPlan.select(
             d.BinaryParamDescriptor(op.kind, lead.shape, lead.dtype, weight), on
         )
 
-    key = (op.name, lead.device, lead.shape, lead.dtype, _weight_key(weight))
-    return _run_same_shape(op, make, key, {"a": a, "b": b}, views, out)
+    return _run_same_shape(op, make, parameters, {"a": a, "b": b}, views, out)
 
 
 def run_lerp_backward(op: Op, dy: Any, weight: Any, out: Any) -> tuple[Any, Any]:
-    v = _float_view(dy, "dy")
     weight = _weight(weight)
     if out is None:
         out = (None, None)
     elif not isinstance(out, (tuple, list)) or len(out) != 2:
         raise InvalidProblemError(f"out: expected a pair (da, db), got {type(out).__name__}")
+    parameters = (_weight_key(weight),)
+    results = run_both_again(op, dy, parameters, out)
+    if results is not None:
+        return results
+    v = _float_view(dy, "dy")
 
     def make(on: PlanPreference) -> p.Plan:
         return p.BinaryParamBackwardPlan.select(
             d.BinaryParamBackwardDescriptor(op.kind, v.shape, v.dtype, weight), on
         )
 
-    plan = _plan((op.name, v.device, v.shape, v.dtype, _weight_key(weight)), make, v.device)
+    plan = _plan((op.name, v.device, v.shape, v.dtype, *parameters), make, v.device)
     targets = [_Output(o, dy, v.shape, v, n) for o, n in zip(out, op.outputs, strict=True)]
     _execute(plan, {"dy": v, "da": targets[0].view, "db": targets[1].view})
+    remember(op, dy, v.shape, parameters, plan)
     return targets[0].result(), targets[1].result()
 
 

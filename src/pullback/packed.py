@@ -8,6 +8,7 @@ wrong.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,75 +17,82 @@ from .interop import DTYPES, address_of
 from .problem import Problem
 
 
+def _never(operands: dict[str, Any]) -> bool:
+    """The call of a plan that has no short way."""
+    return False
+
+
 class PackedCall:
-    """A plan's launch for packed operands."""
+    """A plan's launch for packed operands.
 
-    def __init__(self, problem: Problem, runner: Any, threads: int):
-        op = problem.op
-        self._dtype = DTYPES[problem.element]
-        item = self._dtype.itemsize
-        names = (*op.inputs, *op.outputs)
-        self._operands = [
-            (n, shape, _c_strides(shape, item))
-            for n, shape in ((n, problem.shape_of(n)) for n in names)
-        ]
-        sizes = [item * int(np.prod(shape)) for _, shape, _ in self._operands]
-        first = len(op.inputs)
-        # Pairs of an output and another operand that must lie apart, and how far each reaches.
-        self._apart = [
-            (o, k, sizes[o], sizes[k])
-            for o in range(first, len(names))
-            for k in range(len(names))
-            if k < first or k > o
-        ]
-        self._outputs = op.outputs
-        self._misaligned = item - 1
+    ``run(operands)`` runs it if the operands are as expected; if not, it is False and nothing has
+    been done.
+    """
+
+    __slots__ = ("run", "threads")
+
+    def __init__(self, problem: Any, runner: Any, threads: int, on_gpu: bool):
         self.threads = threads
-        self._launch = runner.launch_for({n: s for n, _, s in self._operands}, threads)
-        self._places = [names.index(n) for n in self._launch.sources]
-        self.usable = not self._launch.workspace
-
-    @classmethod
-    def of(cls, problem: Any, runner: Any, threads: int, on_gpu: bool) -> PackedCall:
-        """The call of a plan; it declines everything where the short way does not exist."""
+        self.run: Callable[[dict[str, Any]], bool] = _never
         if on_gpu or not isinstance(problem, Problem) or 0 in problem.shape:
-            return _Declines(threads)
-        call = cls(problem, runner, threads)
-        return call if call.usable else _Declines(threads)
-
-    def run(self, operands: dict[str, Any]) -> bool:
-        """Run if the operands are as expected; False, with nothing done, if they are not."""
-        dtype = self._dtype
-        addresses = []
-        for name, shape, strides in self._operands:
-            a = operands[name]
-            if (
-                type(a) is not np.ndarray
-                or a.dtype is not dtype
-                or a.shape != shape
-                or a.strides != strides
-            ):
-                return False
-            addresses.append(address_of(a))
-        for o, k, reach, other in self._apart:
-            if addresses[k] < addresses[o] + reach and addresses[o] < addresses[k] + other:
-                return False
-        for address in addresses:
-            if address & self._misaligned:
-                return False
-        for name in self._outputs:
-            if not operands[name].flags.writeable:
-                return False
-        self._launch.run_at(self._places, addresses, self.threads)
-        return True
+            return
+        op, item = problem.op, DTYPES[problem.element].itemsize
+        shapes = {n: problem.shape_of(n) for n in (*op.inputs, *op.outputs)}
+        strides = {n: _c_strides(shape, item) for n, shape in shapes.items()}
+        launch = runner.launch_for(strides, threads)
+        if not launch.workspace:
+            self.run = _written_out(problem, launch, shapes, strides, threads)
 
 
-class _Declines(PackedCall):
-    def __init__(self, threads: int):
-        self.threads = threads
+def _written_out(problem: Problem, launch: Any, shapes: Any, strides: Any, threads: int) -> Any:
+    """The function for one launch: as loops over the operands it took 5.5 us instead of 3.4."""
+    from .schedules.numba.pool import run_serial, runs_serial
 
-    def run(self, operands: dict[str, Any]) -> bool:
-        return False
+    op, dtype = problem.op, DTYPES[problem.element]
+    names = (*op.inputs, *op.outputs)
+    sizes = {n: dtype.itemsize * int(np.prod(shapes[n])) for n in names}
+    lines = [f"{n} = operands[{n!r}]" for n in names]
+    lines += [
+        f"if type({n}) is not ndarray or {n}.dtype is not dtype or {n}.shape != shape_{n} "
+        f"or {n}.strides != strides_{n}: return False"
+        for n in names
+    ]
+    lines += [f"at_{n} = address_of({n})" for n in names]
+    low_bits = " | ".join(f"at_{n}" for n in names)
+    lines.append(f"if ({low_bits}) & {dtype.itemsize - 1}: return False")
+    for k, out in enumerate(op.outputs):
+        lines.append(f"if not {out}.flags.writeable: return False")
+        for other in (*op.inputs, *op.outputs[k + 1 :]):
+            lines.append(
+                f"if at_{other} < at_{out} + {sizes[out]} and at_{out} < at_{other} + "
+                f"{sizes[other]}: return False"
+            )
+    lines.append("block = template[:]")
+    lines += [
+        f"block[{word}] = at_{name}" + (f" + {offset}" if offset else "")
+        for word, name, offset in launch.operand_words()
+    ]
+    if len(launch.phases) == 1 and runs_serial(launch.units, launch.traffic, threads):
+        lines.append("run_serial(phase.kernel.address, block.buffer_info()[0], units)")
+    else:
+        lines.append("run_block(block, threads)")
+    lines.append("return True")
+    tools = {
+        "ndarray": np.ndarray,
+        "dtype": dtype,
+        "address_of": address_of,
+        "template": launch.template,
+        "phase": launch.phases[0],
+        "units": launch.units,
+        "run_serial": run_serial,
+        "run_block": launch.run_block,
+        "threads": threads,
+        **{f"shape_{n}": shapes[n] for n in names},
+        **{f"strides_{n}": strides[n] for n in names},
+    }
+    made: dict[str, Any] = {}
+    exec("def run(operands):\n    " + "\n    ".join(lines), tools, made)
+    return made["run"]
 
 
 def _c_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:

@@ -208,11 +208,15 @@ class Plan:
             if operands.get(name) is not None:
                 mark_written(operands[name])
 
+    def run_packed(self, operands: dict[str, Any]) -> bool:
+        """Run on packed NumPy operands; False, with nothing done, where they are not that."""
+        return self._packed_call().run(operands)
+
     def _packed_call(self) -> PackedCall:
         """The short way for packed NumPy operands; one that never applies where there is none."""
         threads = self.preference.threads or get_num_threads()
         if self._packed is None or self._packed.threads != threads:
-            self._packed = PackedCall.of(self._problem, self._runner, threads, self._on_gpu)
+            self._packed = PackedCall(self._problem, self._runner, threads, self._on_gpu)
         return self._packed
 
     def check_values(self, views: dict[str, View]) -> None:

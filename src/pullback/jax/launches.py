@@ -97,7 +97,7 @@ def _rows(problem: Problem, strides: dict[str, Shape], threads: int):
         (phase.kernel, phase.units, launch.traffic, phase.only_if_strained)
         for phase in launch.phases
     ]
-    return phases, patches, launch._template.tolist(), launch.workspace
+    return phases, patches, launch.template.tolist(), launch.workspace
 
 
 def _segment(problem: SegmentProblem, strides: dict[str, Shape], ids: str, threads: int):

@@ -68,7 +68,7 @@ class Prepared:
         before = len(names) - len(results)
         sizes = [(before + k, t.numel() * t.element_size()) for k, t in enumerate(results)]
         self._large = [(which, nbytes) for which, nbytes in sizes if nbytes >= LARGE]
-        self._template = array("q", launch._template.tolist())
+        self._template = array("q", launch.template.tolist())
         self._places = [
             (OPERANDS + 2 * o, names.index(source), launch._offsets[o])
             for o, source in enumerate(launch.sources)

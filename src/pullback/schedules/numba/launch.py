@@ -320,19 +320,19 @@ class Launch:
             head[OPERANDS + 1 :: 2] = layout.column_strides
         body = head + layout.outer_sizes + [v for s in layout.outer_strides for v in s]
         body += layout.axis_sizes + [v for s in layout.axis_strides for v in s]
-        self._template = array("q", body)
+        self.template = array("q", body)
         if layout.columns:
             units *= tiles
         elif isinstance(formula, RowFormula) and is_pointwise(formula):
             blocks = -(-layout.axis_sizes[0] // BLOCK)
-            self._template[2] = blocks
+            self.template[2] = blocks
             units *= blocks
         self.units = units
         numel = int(np.prod(problem.shape, dtype=np.int64))
         self.traffic = numel * ITEMSIZE[problem.element] * (len(full) + len(written))
         self.key = KernelKey(op, problem.ties, problem.element, layout.schedule, full, row, written)
         written_bytes = numel * ITEMSIZE[problem.element] * len(written)
-        self._template[STREAMED] = int(written_bytes >= STREAM_BYTES)
+        self.template[STREAMED] = int(written_bytes >= STREAM_BYTES)
         self.phases = [Phase(self.key, "whole", units)]
         # In place, a second attempt would find its inputs overwritten.
         self.phases_in_place = self.phases
@@ -346,7 +346,7 @@ class Launch:
 
     def _worth_cutting(self, problem: Problem, layout: Layout, threads: int) -> bool:
         """Whether threads should share rows: few rows, that do not even out, of many blocks."""
-        rows, blocks = int(self._template[0]), blocks_of(problem)
+        rows, blocks = int(self.template[0]), blocks_of(problem)
         return (
             threads > 1
             and rows < 2 * threads
@@ -359,8 +359,8 @@ class Launch:
         )
 
     def _cut(self, formula: RowFormula | ScanFormula, threads: int) -> None:
-        rows, blocks = int(self._template[0]), int(self._template[2])
-        self._template[PARTS] = threads
+        rows, blocks = int(self.template[0]), int(self.template[2])
+        self.template[PARTS] = threads
         if isinstance(formula, ScanFormula) and formula.prefix:
             plain = any(phase.only_if_strained for phase in self.phases)
             self.phases_in_place = self._two_way_parts("whole", threads)
@@ -386,7 +386,7 @@ class Launch:
         self.phases_in_place = self.phases
 
     def _two_way_parts(self, form: str, threads: int, only_if_strained=False) -> list[Phase]:
-        rows, blocks = int(self._template[0]), int(self._template[2])
+        rows, blocks = int(self.template[0]), int(self.template[2])
         units = (rows * blocks, rows * threads, rows * threads)
         return [
             Phase(self.key, f"{form}-{part}", count, only_if_strained)
@@ -422,7 +422,7 @@ class Launch:
 
     def run(self, addresses: dict[str, int], workspace: int, threads: int) -> None:
         """Run on operands at these addresses."""
-        block = self._template[:]
+        block = self.template[:]
         block[SCRATCH] = workspace
         for o, name in enumerate(self.sources):
             block[OPERANDS + 2 * o] = addresses[name] + self._offsets[o]
@@ -431,16 +431,15 @@ class Launch:
             phases = self.phases_in_place
         run_phases(phases, block, block.buffer_info()[0], self.traffic, threads)
 
-    def run_at(self, places: Sequence[int], addresses: Sequence[int], threads: int) -> None:
-        """Run on operands at addresses that are apart, ``places`` saying whose each one is.
+    def operand_words(self) -> list[tuple[int, str, int]]:
+        """Words of the parameter block that hold addresses: whose, and how far from its start."""
+        return [
+            (OPERANDS + 2 * o, name, offset)
+            for o, (name, offset) in enumerate(zip(self.sources, self._offsets, strict=True))
+        ]
 
-        The least work a repeated call can do; only for a launch without a workspace.
-        """
-        block = self._template[:]
-        word = OPERANDS
-        for place, offset in zip(places, self._offsets):  # noqa: B905 - strict= costs 60 ns
-            block[word] = addresses[place] + offset
-            word += 2
+    def run_block(self, block: array, threads: int) -> None:
+        """Run on a filled parameter block, of operands that are apart."""
         run_phases(self.phases, block, block.buffer_info()[0], self.traffic, threads)
 
     def _is_in_place(self, addresses: dict[str, int]) -> bool:

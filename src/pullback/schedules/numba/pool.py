@@ -137,9 +137,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+def runs_serial(units: int, traffic: int, threads: int) -> bool:
+    """Whether more than the calling thread would not pay."""
+    return threads <= 1 or units <= 1 or traffic < SERIAL_BYTES
+
+
 def run(kernel_address: int, p: int, units: int, traffic: int, threads: int) -> None:
     """Run a kernel, on the calling thread alone where more would not pay."""
-    if threads <= 1 or units <= 1 or traffic < SERIAL_BYTES:
+    if runs_serial(units, traffic, threads):
         run_serial(kernel_address, p, units)
     else:
         pool.run(kernel_address, p, units, min(threads, units))
