@@ -211,10 +211,10 @@ def test_threads(name, element, monkeypatch):
 
 @pytest.mark.parametrize("element", ["f32", "bf16"])
 @pytest.mark.parametrize("name", [n for n, op in OPS.items() if op.family != "segment"])
-@pytest.mark.parametrize("shape", [(3, 71), (2, 1101)])
-def test_outputs_written_past_the_caches(name, element, shape, monkeypatch):
+@pytest.mark.parametrize(("shape", "axis"), [((3, 71), 1), ((2, 1101), 1), ((5, 71), 0)])
+def test_outputs_written_past_the_caches(name, element, shape, axis, monkeypatch):
     """Stores that bypass the caches need an alignment, which rows and buffers come by anyhow."""
-    cell = default(OPS[name], element, shape)
+    cell = default(OPS[name], element, shape, axis)
     given = quick_operands(cell)
     base = quick_run(cell, given)
     monkeypatch.setattr(launch, "STREAM_BYTES", 0)

@@ -97,7 +97,7 @@ FAULTS = (
     Fault(
         "bfloat16 cut instead of rounded",
         "schedules/numba/edges.py",
-        "rounded = builder.add(u, builder.add(odd, _ints(0x7FFF)))",
+        "rounded = builder.add(u, builder.add(odd, _ints(v, 0x7FFF)))",
         "rounded = u",
         "test_values.py::test_equals_the_oracle[lerp-bf16]",
     ),

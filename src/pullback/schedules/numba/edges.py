@@ -121,6 +121,12 @@ def narrow(builder, v, element: str, native_half: bool):
     return from_float(builder, builder.fptrunc(v, _as(v, FLOAT)), element, native_half)
 
 
+def _halves(builder, v):
+    """The first eight lanes of sixteen, and the last."""
+    halves = (range(LANES), range(LANES, 2 * LANES))
+    return [builder.shuffle_vector(v, v, constant(half, I32)) for half in halves]
+
+
 class Edge:
     """Loads and stores of one element type, as emitters of LLVM code."""
 
@@ -202,17 +208,27 @@ class Edge:
         v = builder.load(builder.inttoptr(address, self._pair.as_pointer()))
         v.align = self.item
         floats = to_float(builder, v, self.element, self.native_half)
-        halves = (range(LANES), range(LANES, 2 * LANES))
-        parts = [builder.shuffle_vector(floats, floats, constant(half, I32)) for half in halves]
-        return [builder.fpext(part, DOUBLES) for part in parts]
+        return [builder.fpext(part, DOUBLES) for part in _halves(builder, floats)]
+
+    def narrow_pair(self, builder, first, second):
+        """Two vectors of float64 as sixteen stored elements."""
+        floats = [builder.fptrunc(v, _as(v, FLOAT)) for v in (first, second)]
+        in_order = ir.VectorType(I32, 2 * LANES)(list(range(2 * LANES)))
+        both = builder.shuffle_vector(*floats, in_order)
+        return from_float(builder, both, self.element, self.native_half)
+
+    def narrow_all(self, builder, values, paired: bool):
+        """Vectors of float64, an even number of them, as vectors of stored elements."""
+        if not (paired and self.pairs):
+            return [narrow(builder, v, self.element, self.native_half) for v in values]
+        found: list = []
+        for first, second in zip(values[::2], values[1::2], strict=True):
+            found += _halves(builder, self.narrow_pair(builder, first, second))
+        return found
 
     def store_pair(self, builder, address, first, second, stream):
         """Two vectors side by side, past the caches to an aligned address if they ``stream``."""
-        floats = [builder.fptrunc(v, _as(v, FLOAT)) for v in (first, second)]
-        both = builder.shuffle_vector(
-            *floats, ir.VectorType(I32, 2 * LANES)(list(range(2 * LANES)))
-        )
-        v = from_float(builder, both, self.element, self.native_half)
+        v = self.narrow_pair(builder, first, second)
         pointer = builder.inttoptr(address, self._pair.as_pointer())
         with builder.if_else(stream) as (then, otherwise):
             with then:

@@ -67,7 +67,8 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     Gives their total and what was seen. ``known`` is what is known before each of the positions.
     """
     fold, watch, quiet = parts.fold, parts.watch, parts.quiet
-    fetch, put, lift = make_fetch(operands), make_put(operands), make_lift(fold)
+    fetch, lift = make_fetch(operands), make_lift(fold)
+    put = make_put(operands, paired=parts.prefix is None)
     finish = make_finish(parts, len(operands.outputs), descending)
     in_turn, scan_eight = make_in_turn(fold.size, descending), fold.scan_eight
     fetch_row_columns = operands.fetch_row_columns
