@@ -21,7 +21,7 @@ from click.testing import CliRunner
 import pullback as pb
 from pullback.bench import Case, find_op
 from pullback.cli import main
-from pullback.outofcore import Job, Options, blocks, job, segments
+from pullback.outofcore import Job, Options, blocks, running, segments
 from pullback.outofcore.blocks import cut
 from scripts import SOURCE
 
@@ -430,7 +430,7 @@ def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
 def test_columns_narrower_than_a_page_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str, axis: int
 ) -> None:
-    monkeypatch.setattr(job._Run, "_room_beside", lambda *_: 1 << 15)
+    monkeypatch.setattr(running.Run, "_room_beside", lambda *_: 1 << 15)
     dy, y = normal(150, 40, 9), normal(150, 40, 9)
     np.save(tmp_path / "dy.npy", dy)
     np.save(tmp_path / "y.npy", np.asfortranarray(y))
@@ -446,7 +446,7 @@ class TestSegmentBlocks:
     @pytest.fixture
     def narrow(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Room for a few kilobytes, whatever the process takes."""
-        monkeypatch.setattr(job._Run, "_room_beside", lambda *_: 1 << 14)
+        monkeypatch.setattr(running.Run, "_room_beside", lambda *_: 1 << 14)
         monkeypatch.setattr(segments, "CHUNK", 100)
 
     def files(self, folder: Path, dtype: object, ids: np.ndarray) -> np.ndarray:
@@ -490,7 +490,7 @@ class TestSegmentBlocks:
 
         with pytest.raises(KeyboardInterrupt):
             made.run(progress=stop)
-        monkeypatch.setattr(job._Run, "_room_beside", lambda *_: 1 << 15)
+        monkeypatch.setattr(running.Run, "_room_beside", lambda *_: 1 << 15)
         assert made.run(resume=True).resumed > 1
         assert same(np.load(tmp_path / "sums.npy"), pb.segment_sum(rows, ids, 60))
 

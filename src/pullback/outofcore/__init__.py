@@ -9,6 +9,7 @@ The output appears under its name only when it is whole; what an interrupted run
 in a partial file beside it.
 """
 
-from .job import Job, Options, Summary, run_files
+from .job import Job, Options, run_files
+from .running import Summary
 
 __all__ = ["Job", "Options", "Summary", "run_files"]
