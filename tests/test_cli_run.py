@@ -58,7 +58,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut every job into many blocks."""
-    monkeypatch.setattr(job, "LARGEST_BLOCK", 1 << 14)
+    monkeypatch.setattr(running, "LARGEST_BLOCK", 1 << 14)
     monkeypatch.setattr(blocks, "NARROWEST", 64)
 
 
@@ -336,7 +336,7 @@ class TestRefusals:
     def test_id_out_of_range_in_a_late_block(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(job, "LARGEST_BLOCK", 64)
+        monkeypatch.setattr(running, "LARGEST_BLOCK", 64)
         line = refused(folder, "segment_sum_backward", "--d-output", folder / "dy.npy", "--ids",
                        folder / "ids.npy", "--out", folder / "o.npy")  # fmt: skip
         assert "got 99 at row 2" in line
@@ -350,7 +350,7 @@ class TestRefusals:
 class TestResume:
     def start(self, folder: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int) -> Job:
         """A job that is interrupted after some blocks."""
-        monkeypatch.setattr(job, "LARGEST_BLOCK", 1 << 13)
+        monkeypatch.setattr(running, "LARGEST_BLOCK", 1 << 13)
         dy = normal(64, 256)
         np.save(folder / "dy.npy", dy)
         made = Job(
@@ -389,7 +389,7 @@ class TestResume:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = self.start(tmp_path, monkeypatch, stop_after=5)
-        monkeypatch.setattr(job, "LARGEST_BLOCK", 1 << 14)  # as if more memory were free now
+        monkeypatch.setattr(running, "LARGEST_BLOCK", 1 << 14)  # as if more memory were free now
         assert made.run(resume=True).resumed >= 4
         assert same(np.load(tmp_path / "dx.npy"), pb.cumsum_backward(np.load(tmp_path / "dy.npy")))
 
