@@ -49,59 +49,64 @@ def make_fetch(operands: Operands):
     shifts = [int(name.endswith("_before")) for name in operands.full]
     kind = eight(len(operands.full))
 
-    def near(builder, bases, axis, start, column):
-        found = []
-        for o, shift in enumerate(shifts):
-            at = builder.add(bases[o], builder.mul(column, I64(edge.item)))
-            at = builder.add(at, builder.mul(builder.add(start, I64(shift)), axis[o]))
-            rows = []
-            for _ in EIGHT:
-                rows.append(edge.near(builder, at))
-                at = builder.add(at, axis[o])
-            found.append(rows)
-        return found
+    # Packed operands are told apart by one test; others may be packed one by one.
+    together = [range(len(shifts))] if packed else [[o] for o in range(len(shifts))]
 
-    def far(builder, bases, axis, across, start, extent, column, lanes):
-        last = builder.sub(extent, I64(1))
-        found = []
-        for o, shift in enumerate(shifts):
-            first = builder.add(bases[o], builder.mul(column, across[o]))
-            rows = []
-            for k in EIGHT:
-                wanted = builder.add(start, I64(k + shift))
-                inside = builder.icmp_signed("<", wanted, last)
-                position = builder.select(inside, wanted, last)
-                at = builder.add(first, builder.mul(position, axis[o]))
-                rows.append(edge.far(builder, at, across[o], lanes))
-            found.append(rows)
-        return found
+    def near(builder, base, axis, start, column):
+        at = builder.add(base, builder.mul(column, I64(edge.item)))
+        at = builder.add(at, builder.mul(start, axis))
+        rows = []
+        for _ in EIGHT:
+            rows.append(edge.near(builder, at))
+            at = builder.add(at, axis)
+        return rows
+
+    def far(builder, base, axis, across, start, last, column, lanes):
+        first = builder.add(base, builder.mul(column, across))
+        rows = []
+        for k in EIGHT:
+            wanted = builder.add(start, I64(k))
+            inside = builder.icmp_signed("<", wanted, last)
+            position = builder.select(inside, wanted, last)
+            at = builder.add(first, builder.mul(position, axis))
+            rows.append(edge.far(builder, at, across, lanes))
+        return rows
 
     @intrinsic
     def fetch(context, addresses, strides, steps, start, extent, column, lanes):
         def codegen(ctx, builder, sig, args):
             bases, axis, across = (unpack(builder, a) for a in args[:3])
-            start_, extent_, column_, lanes_ = args[3:]
-            end = builder.add(start_, I64(LANES + max(shifts)))
+            _, extent_, column_, lanes_ = args[3:]
+            starts = [builder.add(args[3], I64(shift)) for shift in shifts]
+            last = builder.sub(extent_, I64(1))
+            end = builder.add(args[3], I64(LANES + max(shifts)))
             whole = builder.and_(
                 builder.icmp_signed("==", lanes_, I64(LANES)),
                 builder.icmp_signed("<=", end, extent_),
             )
-            for o in range(0 if packed else len(shifts)):
-                whole = builder.and_(whole, builder.icmp_signed("==", across[o], I64(edge.item)))
-            with builder.if_else(whole, likely=True) as (then, otherwise):
-                with then:
-                    one = near(builder, bases, axis, start_, column_)
-                    one_block = builder.block
-                with otherwise:
-                    other = far(builder, bases, axis, across, start_, extent_, column_, lanes_)
-                    other_block = builder.block
             chunk: list[list] = [[] for _ in EIGHT]
-            for pairs in zip(one, other, strict=True):
-                for k, (near_, far_) in enumerate(zip(*pairs, strict=True)):
-                    v = builder.phi(edge.stored)
-                    v.add_incoming(near_, one_block)
-                    v.add_incoming(far_, other_block)
-                    chunk[k].append(v)
+            for some in together:
+                close = whole
+                if not packed:
+                    beside = builder.icmp_signed("==", across[some[0]], I64(edge.item))
+                    close = builder.and_(whole, beside)
+                with builder.if_else(close, likely=True) as (then, otherwise):
+                    with then:
+                        one = [near(builder, bases[o], axis[o], starts[o], column_) for o in some]
+                        one_block = builder.block
+                    with otherwise:
+                        other = [
+                            far(builder, bases[o], axis[o], across[o], starts[o], last, column_,
+                                lanes_)
+                            for o in some
+                        ]  # fmt: skip
+                        other_block = builder.block
+                for pairs in zip(one, other, strict=True):
+                    for k, (near_, far_) in enumerate(zip(*pairs, strict=True)):
+                        v = builder.phi(edge.stored)
+                        v.add_incoming(near_, one_block)
+                        v.add_incoming(far_, other_block)
+                        chunk[k].append(v)
             chunk = [
                 [Lanes(builder, widen(builder, v, edge.element, edge.native_half)) for v in items]
                 for items in chunk
