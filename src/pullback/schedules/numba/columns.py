@@ -12,7 +12,7 @@ from ...formulas.record import RowFormula
 from .access import Operands, constants, fence
 from .bind import BoundPass, per_element, per_row
 from .elementary import primitives_for
-from .jit import inner
+from .jit import inlined, inner
 from .lanes import LANES
 from .memory import BLOCKS, COLUMNS, EXTENT, TILE, TILES, least, word
 from .rows import BLOCK, FIRST, writes_pairs
@@ -244,7 +244,7 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
         else:
             put_columns(p, at, steps, left + c, LANES, values)
 
-    @inner
+    @inlined
     def apply_pair(p, const, at, steps, left, c, index, known_box, streamed):
         full, next_full = fetch_pair(at, left + c)
         row = fetch_row_columns(p, at, steps, left + c, LANES)

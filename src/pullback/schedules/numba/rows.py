@@ -13,7 +13,7 @@ from ...formulas.record import RowFormula, names_called
 from .access import Operands, constants, fence
 from .bind import BoundPass, per_element, per_row
 from .elementary import primitives_for
-from .jit import inner
+from .jit import inlined
 from .lanes import LANES
 from .memory import BLOCKS, EXTENT, least, word
 from .vectors import counting, first_lanes, no_vectors
@@ -31,7 +31,7 @@ def make_block_fold(fold, operands: Operands):
     lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
     join_lanes, fetch_full = fold.join_lanes, operands.fetch_full
 
-    @inner
+    @inlined
     def block_fold(p, const, row, known, addresses, strides, start, stop):
         state = identity()
         whole = start + (stop - start) // LANES * LANES
@@ -50,7 +50,7 @@ def make_block_fold(fold, operands: Operands):
 def make_summary(formula: RowFormula, element: str, operands: Operands):
     """All passes over one row: ``summary(p, const, row, addresses, strides)``, and its names."""
 
-    @inner
+    @inlined
     def nothing(p, const, row, addresses, strides):
         return no_vectors()
 
@@ -66,7 +66,7 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
     close = bound.close
     if bound.fold is None:
 
-        @inner
+        @inlined
         def prepared(p, const, row, addresses, strides):
             return close(const, row, before(p, const, row, addresses, strides), no_vectors())
 
@@ -76,7 +76,7 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
     block_fold = make_block_fold(fold, operands)
     combine, identity, spread = fold.combine, fold.identity, fold.spread
 
-    @inner
+    @inlined
     def passed(p, const, row, addresses, strides):
         known = before(p, const, row, addresses, strides)
         extent = word(p, EXTENT)
@@ -105,7 +105,7 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     )
     fetch_full, put_outputs = operands.fetch_full, operands.put_outputs
 
-    @inner
+    @inlined
     def apply_chunk(p, const, row, known, addresses, strides, start, count):
         full = fetch_full(p, addresses, strides, start, count)
         values = apply(counting(start, 1), const, full, row, known)
@@ -113,7 +113,7 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
 
     if not operands.packed:
 
-        @inner
+        @inlined
         def apply_strided(p, const, row, known, addresses, strides, start, stop, ahead):
             for i in range(start, stop, LANES):
                 count = least(LANES, stop - i)
@@ -129,7 +129,7 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     group = 2 * LANES if pairs else LANES
     step = 64 // item if asks else group
 
-    @inner
+    @inlined
     def apply_whole(p, const, row, known, addresses, strides, i, streamed):
         full = fetch_full(p, addresses, strides, i, LANES)
         values = apply(counting(i, 1), const, full, row, known)
@@ -138,7 +138,7 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
         else:
             put_outputs(p, addresses, strides, i, LANES, values)
 
-    @inner
+    @inlined
     def apply_pair(p, const, row, known, addresses, strides, i, streamed):
         full, next_full = fetch_pair(addresses, i)
         values = apply(counting(i, 1), const, full, row, known)
@@ -147,12 +147,12 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
 
     apply_group = apply_pair if pairs else apply_whole
 
-    @inner
+    @inlined
     def apply_some(p, const, row, known, addresses, strides, start, stop):
         for i in range(start, stop, LANES):
             apply_chunk(p, const, row, known, addresses, strides, i, least(LANES, stop - i))
 
-    @inner
+    @inlined
     def apply_range(p, const, row, known, addresses, strides, start, stop, ahead):
         alike = addresses[first] % (group * item) == addresses[last] % (group * item)
         streamed = alike and may_stream(p, addresses)

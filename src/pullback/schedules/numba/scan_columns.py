@@ -20,7 +20,7 @@ from .eight import (
     no_outputs,
     nothing_known,
 )
-from .jit import inner
+from .jit import inlined, inner
 from .lanes import LANES
 from .memory import BLOCKS, COLUMNS, EXTENT, SCRATCH, STRAINED, TILE, TILES, least, set_word, word
 from .scan_parts import SCAN_BLOCK, ScanParts
@@ -77,7 +77,7 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     quiet_lift, quiet_turn = make_lift(quiet.fold), make_in_turn(quiet.fold.size, descending)
     quiet_join, widened = quiet.fold.join_eight, quiet.widened
 
-    @inner
+    @inlined
     def scan_chunk(
         p, const, addresses, strides, steps, start, count, column, lanes, before, known, seen
     ):
@@ -141,20 +141,20 @@ def _make_prefix_chunks(parts: ScanParts, operands: Operands):
     known_of = make_known(prefix)
     look_at_factor, selects, keeps = parts.watch.factor, parts.selects, prefix.keeps
 
-    @inner
+    @inlined
     def lifted_chunk(p, const, addresses, strides, steps, start, count, column, lanes, seen):
         full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
         seen = look_at_factor(seen, full)
         return lift(start, count, const, full, no_vectors(), nothing_known()), seen
 
-    @inner
+    @inlined
     def total(p, const, addresses, strides, steps, start, count, column, lanes, seen):
         lifted, seen = lifted_chunk(
             p, const, addresses, strides, steps, start, count, column, lanes, seen
         )
         return join_eight(lifted), seen
 
-    @inner
+    @inlined
     def states(p, const, addresses, strides, steps, start, count, column, lanes, before, seen):
         lifted, seen = lifted_chunk(
             p, const, addresses, strides, steps, start, count, column, lanes, seen
