@@ -38,7 +38,12 @@ def remember(op: Op, lead: Any, shape: tuple[int, ...], parameters: Any, plan: P
     _calls[op.name, lead.dtype, shape, parameters] = _Call(plan, kept, squeezed)
 
 
-def _recall(op: Op, lead: Any, shape: Any, parameters: Any) -> _Call | None:
+def _recall(op: Op, lead: Any, parameters: Any, shape: Any = None) -> _Call | None:
+    """The earlier call with such a NumPy array, or a result of that shape."""
+    if type(lead) is not np.ndarray:
+        return None
+    if shape is None:
+        shape = lead.shape
     try:
         return _calls.get((op.name, lead.dtype, shape, parameters))
     except TypeError:  # a parameter that cannot be a key
@@ -48,7 +53,7 @@ def _recall(op: Op, lead: Any, shape: Any, parameters: Any) -> _Call | None:
 def run_again(op: Op, arrays: dict[str, Any], parameters: Any, out: Any) -> Any:
     """The result of an op whose operands and single output have one shape."""
     lead = next(iter(arrays.values()))
-    call = _recall(op, lead, lead.shape, parameters) if type(lead) is np.ndarray else None
+    call = _recall(op, lead, parameters)
     if call is None:
         return None
     result = np.empty(lead.shape, lead.dtype) if out is None else out
@@ -59,7 +64,7 @@ def run_both_again(
     op: Op, dy: Any, parameters: Any, out: tuple[Any, Any]
 ) -> tuple[Any, Any] | None:
     """The results of an op with two outputs of the shape of ``dy``."""
-    call = _recall(op, dy, dy.shape, parameters) if type(dy) is np.ndarray else None
+    call = _recall(op, dy, parameters)
     if call is None:
         return None
     one, other = [np.empty(dy.shape, dy.dtype) if o is None else o for o in out]
@@ -69,7 +74,7 @@ def run_both_again(
 
 def reduce_again(op: Op, x: Any, parameters: Any, keepdims: bool, out: Any) -> Any:
     """The result of a reduction."""
-    call = _recall(op, x, x.shape, parameters) if type(x) is np.ndarray else None
+    call = _recall(op, x, parameters)
     if call is None:
         return None
     shape = call.kept if keepdims else call.squeezed
@@ -84,14 +89,10 @@ def reduce_backward_again(
 ) -> Any:
     """The gradient of a reduction, by operands with or without the reduced axes."""
     lead = arrays.get("x", arrays["dy"])
-    if type(lead) is not np.ndarray:
-        return None
-    if "x" in arrays:
-        shape = lead.shape
-    call = _recall(op, lead, shape, parameters)
+    call = _recall(op, lead, parameters, None if "x" in arrays else shape)
     if call is None:
         return None
-    result = np.empty(shape, lead.dtype) if out is None else out
+    result = np.empty(lead.shape if "x" in arrays else shape, lead.dtype) if out is None else out
     operands = {n: a if n == "x" else _kept(a, call) for n, a in arrays.items()}
     operands["dx"] = result
     return result if call.plan.run_packed(operands) else None

@@ -16,7 +16,7 @@ from ..problem import Problem, SegmentProblem
 from ..schedules.numba import backend, pool, segment
 from ..schedules.numba.compile import Kernel, code_digest, source_digest
 from ..schedules.numba.launch import Launch, operands_of
-from ..schedules.numba.memory import OPERANDS, SCRATCH, STRAINED
+from ..schedules.numba.memory import SCRATCH, STRAINED
 from ..threads import get_num_threads
 from . import handler
 from .pairs import AnyProblem
@@ -88,9 +88,7 @@ def describe(
 
 def _rows(problem: Problem, strides: dict[str, Shape], threads: int):
     launch = Launch(problem, strides, threads)
-    patches = [
-        (OPERANDS + 2 * k, name, launch._offsets[k]) for k, name in enumerate(launch.sources)
-    ]
+    patches = launch.operand_words()
     if launch.workspace:
         patches.append((SCRATCH, WORKSPACE, 0))
     phases = [

@@ -19,7 +19,7 @@ from torch._C._functorch import is_legacy_batchedtensor
 from ..catalog import Op
 from ..large_pages import LARGE, use_large_pages
 from ..schedules.numba.launch import Launch, run_phases
-from ..schedules.numba.memory import OPERANDS, SCRATCH
+from ..schedules.numba.memory import SCRATCH
 from ..threads import get_num_threads
 from .families import ELEMENTS, Family, Parameters
 
@@ -70,8 +70,7 @@ class Prepared:
         self._large = [(which, nbytes) for which, nbytes in sizes if nbytes >= LARGE]
         self._template = array("q", launch.template.tolist())
         self._places = [
-            (OPERANDS + 2 * o, names.index(source), launch._offsets[o])
-            for o, source in enumerate(launch.sources)
+            (word, names.index(source), offset) for word, source, offset in launch.operand_words()
         ]
         self._phases, self._traffic = launch.phases, launch.traffic
         self._workspace = launch.workspace

@@ -76,10 +76,10 @@ def make_fetch(operands: Operands):
     def fetch(context, addresses, strides, steps, start, extent, column, lanes):
         def codegen(ctx, builder, sig, args):
             bases, axis, across = (unpack(builder, a) for a in args[:3])
-            _, extent_, column_, lanes_ = args[3:]
-            starts = [builder.add(args[3], I64(shift)) for shift in shifts]
+            start_, extent_, column_, lanes_ = args[3:]
+            starts = [builder.add(start_, I64(shift)) for shift in shifts]
             last = builder.sub(extent_, I64(1))
-            end = builder.add(args[3], I64(LANES + max(shifts)))
+            end = builder.add(start_, I64(LANES + max(shifts)))
             whole = builder.and_(
                 builder.icmp_signed("==", lanes_, I64(LANES)),
                 builder.icmp_signed("<=", end, extent_),
@@ -239,19 +239,8 @@ def make_befores(prefix: Fold):
 
 
 @intrinsic
-def nothing_known(context):
-    """What stands for the known values of a chunk where there are none."""
-    kind = eight(1)
-
-    def codegen(ctx, builder, sig, args):
-        return pack_eight(ctx, builder, kind, [[]] * LANES)
-
-    return kind(), codegen
-
-
-@intrinsic
-def no_outputs(context):
-    """Zeros for all positions of a single output."""
+def eight_zeros(context):
+    """A zero for each position: known values that are not there, or a single output."""
     kind = eight(1)
 
     def codegen(ctx, builder, sig, args):

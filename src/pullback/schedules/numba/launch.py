@@ -273,7 +273,7 @@ def workspace_bound(problem: Problem) -> int:
     """Workspace that suffices whatever the strides: tiles may double the rows by rounding up."""
     n = problem.extent
     rows = int(np.prod(problem.shape, dtype=np.int64)) // n if n else 0
-    return Launch._scratch(problem, 2 * rows, blocks_of(problem))
+    return Launch._scratch(problem, 2 * rows, blocks_of(problem), down_columns=True)
 
 
 class Launch:
@@ -305,7 +305,8 @@ class Launch:
         if layout.columns:
             tile = self._tile(formula, layout.columns, units, threads)
             tiles = -(-layout.columns // tile)
-        self.workspace = self._scratch(problem, units * max(1, tiles * tile), blocks)
+        rows = units * max(1, tiles * tile)
+        self.workspace = self._scratch(problem, rows, blocks, down_columns=bool(layout.columns))
         head = [0] * (OPERANDS + 2 * len(table))
         head[0:3] = [units, layout.axis_sizes[0], blocks]
         if layout.schedule.startswith("bent"):
@@ -404,7 +405,7 @@ class Launch:
         return -(-tile // LANES) * LANES
 
     @staticmethod
-    def _scratch(problem: Problem, rows: int, blocks: int) -> int:
+    def _scratch(problem: Problem, rows: int, blocks: int, down_columns: bool) -> int:
         """Bytes of workspace: a state for each block of a row, of the folds that need one."""
         formula = problem.formula
         if blocks < 2:
@@ -413,8 +414,8 @@ class Launch:
         if isinstance(formula, ScanFormula) and formula.prefix:
             carries = len(formula.prefix.state)
             behind = carries + len(formula.monoid.state) if cut else 0
-            down_columns = rows * groups_of(problem.extent) * carries * 8
-            return rows * blocks * (carries + behind) * 8 + down_columns
+            groups = groups_of(problem.extent) if down_columns else 0
+            return rows * (blocks * (carries + behind) + groups * carries) * 8
         if not cut:
             return 0
         monoids = [formula.monoid] if isinstance(formula, ScanFormula) else _monoids(formula)

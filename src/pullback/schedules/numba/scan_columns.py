@@ -9,6 +9,7 @@ from __future__ import annotations
 from ...formulas.record import ScanFormula
 from .access import Operands, constants
 from .eight import (
+    eight_zeros,
     make_befores,
     make_fetch,
     make_finish,
@@ -17,8 +18,6 @@ from .eight import (
     make_lift,
     make_put,
     make_wakes,
-    no_outputs,
-    nothing_known,
 )
 from .jit import inlined, inner
 from .lanes import LANES
@@ -85,7 +84,7 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
         full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
         seen = look_at_carry(look_at_gradient(look_at_row(seen, row), full), before)
         if short_cut and count == LANES and not wakes(start, const, full, row, known):
-            put(addresses, strides, steps, start, count, column, lanes, no_outputs())
+            put(addresses, strides, steps, start, count, column, lanes, eight_zeros())
             lifted = quiet_lift(start, count, const, full, row, known)
             return widened(quiet_join(quiet_turn(lifted))), seen
         states = scan_eight(in_turn(lift(start, count, const, full, row, known)))
@@ -121,7 +120,7 @@ def _one_way(parts: ScanParts, operands: Operands):
                     lanes = least(LANES, width - c)
                     total, _ = scan_chunk(
                         p, const, addresses, strides, steps, start, count, left + c, lanes, before,
-                        nothing_known(), nothing_seen(),
+                        eight_zeros(), nothing_seen(),
                     )  # fmt: skip
                     write(chunk_box + 8 * c, pitch, combine(carried, total))
             for c in range(0, width, LANES):
@@ -145,7 +144,7 @@ def _make_prefix_chunks(parts: ScanParts, operands: Operands):
     def lifted_chunk(p, const, addresses, strides, steps, start, count, column, lanes, seen):
         full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
         seen = look_at_factor(seen, full)
-        return lift(start, count, const, full, no_vectors(), nothing_known()), seen
+        return lift(start, count, const, full, no_vectors(), eight_zeros()), seen
 
     @inlined
     def total(p, const, addresses, strides, steps, start, count, column, lanes, seen):
