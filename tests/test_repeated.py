@@ -88,12 +88,18 @@ def test_out_is_written_and_returned():
     assert np.array_equal(dy, expected)
 
 
+def read_only(shape) -> np.ndarray:
+    array = np.zeros(shape)
+    array.flags.writeable = False
+    return array
+
+
 @pytest.mark.parametrize(
     ("out", "message"),
     [
         (np.empty((4, 3)), "expected shape"),
         (np.empty((3, 4), np.float32), "expected element f64"),
-        (np.broadcast_to(np.zeros(4), (3, 4)), "out: expected a writable output"),
+        (read_only((3, 4)), "out: expected a writable output"),
         ("text", "out: expected a NumPy array"),
     ],
 )
