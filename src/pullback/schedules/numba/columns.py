@@ -6,15 +6,16 @@ that the rows schedule would have used, so every column is folded in the same or
 
 from __future__ import annotations
 
-from typing import Any
+from inspect import signature
 
 from ...formulas.record import RowFormula
 from .access import Operands, constants, fence
 from .bind import BoundPass, per_element, per_row
 from .elementary import primitives_for
+from .flush import copy_bytes, flush
 from .jit import inlined, inner
 from .lanes import LANES
-from .memory import BLOCKS, COLUMNS, EXTENT, TILE, TILES, least, word
+from .memory import BLOCKS, COLUMNS, EXTENT, STREAMED, TILE, TILES, least, word
 from .rows import BLOCK, FIRST, writes_pairs
 from .vectors import counting, no_vectors, stack, tuple_intrinsics
 
@@ -22,6 +23,7 @@ from .vectors import counting, no_vectors, stack, tuple_intrinsics
 # columns, 1024 were fastest at 4096 x 4096.
 WIDEST_TILE = 1024
 PITCH = 8 * WIDEST_TILE
+PAGE = 4096
 # Rows folded at a time, so that an accumulator is loaded and stored once for several rows of its
 # lane. More streams than this, over all operands, are more than the prefetcher follows.
 STREAMS = 32
@@ -30,18 +32,16 @@ STREAMS = 32
 def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
     """One pass over a tile: folds the axis into ``totals`` and appends to the known values."""
     read_known = tuple_intrinsics(known_size)[0]
-    fetch_row_columns, close = operands.fetch_row_columns, bound.close
+    read_row, close = row_intrinsics(operands)[0], bound.close
     write_known = tuple_intrinsics(known_size + bound.gives)[1]
     fold = bound.fold
     if fold is None:
 
         @inner
-        def tile_prepare(
-            p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box
-        ):
+        def tile_prepare(p, const, addresses, strides, steps, left, width, boxes):
+            row_box, known_box, _, _ = boxes
             for c in range(0, width, LANES):
-                count = least(LANES, width - c)
-                row = fetch_row_columns(p, addresses, steps, left + c, count)
+                row = read_row(row_box + 8 * c, PITCH)
                 known = read_known(known_box + 8 * c, PITCH)
                 write_known(known_box + 8 * c, PITCH, close(const, row, known, no_vectors()))
 
@@ -68,10 +68,11 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
 
     @inner
     def fold_lane(
-        p, const, addresses, strides, steps, left, c, count, first, stop, known_box, lane_box
-    ):
+        p, const, addresses, strides, steps, left, c, count, first, stop, row_box, known_box,
+        lane_box,
+    ):  # fmt: skip
         """Every eighth row of [first, stop) into one accumulator."""
-        row = fetch_row_columns(p, addresses, steps, left + c, count)
+        row = read_row(row_box + 8 * c, PITCH)
         known = read_known(known_box + 8 * c, PITCH)
         state = read(lane_box + 8 * c, apart)
         for i in range(first, stop, LANES):
@@ -82,28 +83,26 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
         write(lane_box + 8 * c, apart, state)
 
     @inner
-    def fold_rows(
-        p, const, addresses, strides, steps, left, width, first, stop, known_box, lanes_box
-    ):
+    def fold_rows(p, const, addresses, strides, steps, left, width, first, stop, boxes):
+        row_box, known_box, lanes_box, _ = boxes
         whole = width // LANES * LANES
         for start in range(0, whole, line * LANES):
             for lane in range(least(LANES, stop - first)):
                 for c in range(start, least(start + line * LANES, whole), LANES):
                     fold_lane(
                         p, const, addresses, strides, steps, left, c, LANES, first + lane, stop,
-                        known_box, lanes_box + lane * PITCH,
+                        row_box, known_box, lanes_box + lane * PITCH,
                     )  # fmt: skip
         if whole < width:
             for lane in range(least(LANES, stop - first)):
                 fold_lane(
                     p, const, addresses, strides, steps, left, whole, width - whole, first + lane,
-                    stop, known_box, lanes_box + lane * PITCH,
+                    stop, row_box, known_box, lanes_box + lane * PITCH,
                 )  # fmt: skip
 
     @inner
-    def tile_pass(
-        p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box
-    ):
+    def tile_pass(p, const, addresses, strides, steps, left, width, boxes):
+        row_box, known_box, lanes_box, total_box = boxes
         extent = word(p, EXTENT)
         for c in range(0, width, LANES):
             write(total_box + 8 * c, PITCH, identity())
@@ -115,14 +114,13 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
             for first in range(start, stop, rows):
                 fold_rows(
                     p, const, addresses, strides, steps, left, width, first,
-                    least(first + rows, stop), known_box, lanes_box,
+                    least(first + rows, stop), boxes,
                 )  # fmt: skip
             for c in range(0, width, LANES):
                 total = read(total_box + 8 * c, PITCH)
                 write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c)))
         for c in range(0, width, LANES):
-            count = least(LANES, width - c)
-            row = fetch_row_columns(p, addresses, steps, left + c, count)
+            row = read_row(row_box + 8 * c, PITCH)
             known = read_known(known_box + 8 * c, PITCH)
             state = read(total_box + 8 * c, PITCH)
             write_known(known_box + 8 * c, PITCH, close(const, row, known, state))
@@ -130,22 +128,38 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
     return tile_pass
 
 
-def _chain(before, after):
-    """Run one pass, if there is one yet, and then the next."""
-    if before is None:
-        return after
+def make_tile_rows(operands: Operands):
+    """The beginning of a tile: row operands into their box, as float64."""
+    fetch_row_columns, write_row = operands.fetch_row_columns, row_intrinsics(operands)[1]
 
     @inner
-    def both(p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box):
-        before(p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box)
-        after(p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box)
+    def tile_rows(p, const, addresses, strides, steps, left, width, boxes):
+        for c in range(0, width, LANES):
+            row = fetch_row_columns(p, addresses, steps, left + c, least(LANES, width - c))
+            write_row(boxes[0] + 8 * c, PITCH, row)
+
+    return tile_rows
+
+
+def row_intrinsics(operands: Operands):
+    """Reading and writing the row operands of a tile in their box."""
+    return tuple_intrinsics(max(1, len(operands.row)))
+
+
+def _chain(before, after):
+    """Run one pass and then the next."""
+
+    @inner
+    def both(p, const, addresses, strides, steps, left, width, boxes):
+        before(p, const, addresses, strides, steps, left, width, boxes)
+        after(p, const, addresses, strides, steps, left, width, boxes)
 
     return both
 
 
 def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over tiles of columns."""
-    summary: Any = None
+    summary = make_tile_rows(operands)
     known: tuple[str, ...] = ("",)
     largest = 1
     for step in formula.passes:
@@ -153,34 +167,32 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
         summary = _chain(summary, make_tile_pass(bound, operands, len(known)))
         known = known + step.names
         largest = max(largest, bound.fold.size if bound.fold else 1)
-    if summary is None:
-
-        @inner
-        def summary(
-            p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box
-        ):
-            pass
-
     write_out = _make_finish(formula, element, operands, known)
-    known_scratch = stack(len(known) * WIDEST_TILE)
-    lanes_scratch = stack(largest * LANES * WIDEST_TILE)
-    total_scratch = stack(largest * WIDEST_TILE)
+    rows_size, known_size = max(1, len(operands.row)) * PITCH, len(known) * PITCH
+    lanes_size, total_size = largest * LANES * PITCH, largest * PITCH
+    all_boxes = stack((rows_size + known_size + lanes_size + total_size + PAGE) // 8)
     all_addresses, axis_strides = operands.addresses, operands.strides
     column_strides = operands.column_strides
+    output, item = operands.output_at[0], operands.edge.item
 
     def kernel(p, begin, end):
         const = constants(p)
         strides, steps = axis_strides(p), column_strides(p)
         tile, tiles, columns = word(p, TILE), word(p, TILES), word(p, COLUMNS)
-        known_box, lanes_box, total_box = known_scratch(), lanes_scratch(), total_scratch()
+        first_box = all_boxes()
         for unit in range(begin, end):
             addresses = all_addresses(p, unit // tiles)
             left = unit % tiles * tile
             width = least(tile, columns - left)
-            summary(
-                p, const, addresses, strides, steps, left, width, known_box, lanes_box, total_box
-            )
-            write_out(p, const, addresses, strides, steps, left, width, known_box)
+            # Boxes begin at the output's place in a page, or less than a cache line behind: a load
+            # waits for an earlier store past the caches to the same place in any page.
+            behind = (addresses[output] + left * item - first_box) % PAGE
+            row_box = first_box + (behind + 63) // 64 * 64
+            known_box = row_box + rows_size
+            lanes_box = known_box + known_size
+            boxes = (row_box, known_box, lanes_box, lanes_box + lanes_size)
+            summary(p, const, addresses, strides, steps, left, width, boxes)
+            write_out(p, const, addresses, strides, steps, left, width, boxes)
 
     return kernel
 
@@ -188,16 +200,17 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
 def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
     """Write one value per column, or one per element."""
     read_known = tuple_intrinsics(len(known))[0]
-    fetch_row_columns, put_columns = operands.fetch_row_columns, operands.put_columns
+    read_row, put_columns = row_intrinsics(operands)[0], operands.put_columns
     outputs = len(operands.outputs)
     if formula.finish:
         finish = per_row(formula.finish, element, operands.row, known, (), outputs)
 
         @inner
-        def finish_tile(p, const, addresses, strides, steps, left, width, known_box):
+        def finish_tile(p, const, addresses, strides, steps, left, width, boxes):
+            row_box, known_box, _, _ = boxes
             for c in range(0, width, LANES):
                 count = least(LANES, width - c)
-                row = fetch_row_columns(p, addresses, steps, left + c, count)
+                row = read_row(row_box + 8 * c, PITCH)
                 found = read_known(known_box + 8 * c, PITCH)
                 values = finish(const, row, found, no_vectors())
                 put_columns(p, addresses, steps, left + c, count, values)
@@ -210,23 +223,29 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
     places, fetch_columns = operands.places, operands.fetch_columns
 
     @inner
-    def apply_some(p, const, at, steps, left, c, count, index, known_box):
+    def apply_some(p, const, at, steps, left, c, count, index, row_box, known_box):
         full = fetch_columns(p, at, steps, left + c, count)
-        row = fetch_row_columns(p, at, steps, left + c, count)
+        row = read_row(row_box + 8 * c, PITCH)
         values = apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
         put_columns(p, at, steps, left + c, count, values)
 
     if not operands.packed:
 
         @inner
-        def apply_strided(p, const, addresses, strides, steps, left, width, known_box):
+        def apply_strided(p, const, addresses, strides, steps, left, width, boxes):
+            row_box, known_box, _, _ = boxes
             for i in range(word(p, EXTENT)):
                 at = places(addresses, strides, i)
                 for c in range(0, width, LANES):
                     count = least(LANES, width - c)
-                    apply_some(p, const, at, steps, left, c, count, counting(i, 0), known_box)
+                    apply_some(
+                        p, const, at, steps, left, c, count, counting(i, 0), row_box, known_box
+                    )
 
         return apply_strided
+
+    if is_constant(formula, operands):
+        return _make_repeat(operands, apply_some)
 
     prefetch, stream, item = operands.prefetch(), operands.stream_outputs(), operands.edge.item
     one, other, may_stream = operands.output_at[0], operands.output_at[-1], operands.may_stream()
@@ -235,9 +254,9 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
     group = 2 * LANES if pairs else LANES
 
     @inner
-    def apply_whole(p, const, at, steps, left, c, index, known_box, streamed):
+    def apply_whole(p, const, at, steps, left, c, index, row_box, known_box, streamed):
         full = fetch_columns(p, at, steps, left + c, LANES)
-        row = fetch_row_columns(p, at, steps, left + c, LANES)
+        row = read_row(row_box + 8 * c, PITCH)
         values = apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
         if streamed:
             stream(at, left + c, values)
@@ -245,24 +264,26 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
             put_columns(p, at, steps, left + c, LANES, values)
 
     @inlined
-    def apply_pair(p, const, at, steps, left, c, index, known_box, streamed):
+    def apply_pair(p, const, at, steps, left, c, index, row_box, known_box, streamed):
         full, next_full = fetch_pair(at, left + c)
-        row = fetch_row_columns(p, at, steps, left + c, LANES)
+        row = read_row(row_box + 8 * c, PITCH)
         values = apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
         c += LANES
-        row = fetch_row_columns(p, at, steps, left + c, LANES)
+        row = read_row(row_box + 8 * c, PITCH)
         next_values = apply(index, const, next_full, row, read_known(known_box + 8 * c, PITCH))
         put_pair(at, left + c - LANES, values, next_values, streamed)
 
     apply_group = apply_pair if pairs else apply_whole
 
     @inner
-    def apply_ragged(p, const, at, steps, left, start, stop, index, known_box):
+    def apply_ragged(p, const, at, steps, left, start, stop, index, row_box, known_box):
         for c in range(start, stop, LANES):
-            apply_some(p, const, at, steps, left, c, least(LANES, stop - c), index, known_box)
+            count = least(LANES, stop - c)
+            apply_some(p, const, at, steps, left, c, count, index, row_box, known_box)
 
     @inner
-    def apply_tile(p, const, addresses, strides, steps, left, width, known_box):
+    def apply_tile(p, const, addresses, strides, steps, left, width, boxes):
+        row_box, known_box, _, _ = boxes
         vector = group * item
         alike = addresses[one] % vector == addresses[other] % vector
         alike = alike and (strides[one] - strides[other]) % vector == 0
@@ -274,12 +295,40 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
             inside = 0
             if streamed:
                 inside = least(-(at[one] // item + left) % group, width)
-                apply_ragged(p, const, at, steps, left, FIRST, inside, index, known_box)
+                apply_ragged(p, const, at, steps, left, FIRST, inside, index, row_box, known_box)
             whole = inside + (width - inside) // group * group
             for c in range(inside, whole, group):
                 prefetch(below, left + c)
-                apply_group(p, const, at, steps, left, c, index, known_box, streamed)
-            apply_ragged(p, const, at, steps, left, whole, width, index, known_box)
+                apply_group(p, const, at, steps, left, c, index, row_box, known_box, streamed)
+            apply_ragged(p, const, at, steps, left, whole, width, index, row_box, known_box)
         fence()
 
     return apply_tile
+
+
+def is_constant(formula: RowFormula, operands: Operands) -> bool:
+    """Whether all positions of the axis get the same value, as those of a mean do."""
+    return not {"index", *operands.full} & set(signature(formula.apply).parameters)
+
+
+def _make_repeat(operands: Operands, apply_some):
+    """Write one row of a tile in a box, and from there to all positions of the axis."""
+    move, places, item = operands.staged(), operands.places, operands.edge.item
+
+    @inner
+    def repeat_tile(p, const, addresses, strides, steps, left, width, boxes):
+        row_box, known_box, box, _ = boxes
+        staged, _ = move(addresses, left, left + width, box)
+        for c in range(0, width, LANES):
+            count = least(LANES, width - c)
+            apply_some(p, const, staged, steps, left, c, count, counting(0, 0), row_box, known_box)
+        size = width * item
+        for i in range(word(p, EXTENT)):
+            _, place = move(places(addresses, strides, i), left, left + width, box)
+            if word(p, STREAMED) != 0:
+                flush(place, box, size)
+            else:
+                copy_bytes(place, box, size)
+        fence()
+
+    return repeat_tile
