@@ -218,6 +218,7 @@ def test_outputs_written_past_the_caches(name, element, shape, axis, monkeypatch
     given = quick_operands(cell)
     base = quick_run(cell, given)
     monkeypatch.setattr(launch, "STREAM_BYTES", 0)
+    monkeypatch.setattr(launch, "STREAM_RUN", 0)
     for guard in (16, 17, 18, 20, 24, 31):
         outputs = {n: Fenced(cell.shape_of(n), cell.dtype, guard=guard) for n in cell.op.outputs}
         cell.run_plan(given, {n: f.array for n, f in outputs.items()})

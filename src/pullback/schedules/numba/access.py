@@ -7,6 +7,7 @@ Which of the two a kernel is built for is a compile key.
 
 from __future__ import annotations
 
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -18,13 +19,12 @@ from .memory import (
     AXIS_RANK,
     CONSTANT_NAMES,
     CONSTANTS,
-    STREAMED,
     axis_offset,
     emit_axis_stride,
     emit_column_stride,
+    emit_is_streamed,
     emit_prefetch,
     emit_unit_address,
-    emit_word,
     word,
 )
 from .vectors import Vector, set_double, set_vector, stack, unpack, vector_at, vectors
@@ -353,10 +353,10 @@ class Operands:
         def may(context, p, addresses):
             def codegen(ctx, builder, sig, args):
                 bases = unpack(builder, args[1])
-                answer = builder.icmp_signed(
-                    "!=", emit_word(builder, args[0], I64(STREAMED)), I64(0)
-                )
+                answer = ir.IntType(1)(1)
                 for o in output_at:
+                    large = emit_is_streamed(builder, args[0], bases[o])
+                    answer = builder.and_(answer, large)
                     for i in full_at:
                         behind = builder.and_(builder.sub(bases[o], bases[i]), I64(4095))
                         clear = builder.icmp_unsigned(">=", behind, I64(512))

@@ -15,7 +15,7 @@ from .elementary import primitives_for
 from .flush import copy_bytes, flush
 from .jit import inlined, inner
 from .lanes import LANES
-from .memory import BLOCKS, COLUMNS, EXTENT, STREAMED, TILE, TILES, least, word
+from .memory import BLOCKS, COLUMNS, EXTENT, TILE, TILES, is_streamed, least, word
 from .rows import BLOCK, FIRST, writes_pairs
 from .vectors import counting, no_vectors, stack, tuple_intrinsics
 
@@ -325,7 +325,7 @@ def _make_repeat(operands: Operands, apply_some):
         size = width * item
         for i in range(word(p, EXTENT)):
             _, place = move(places(addresses, strides, i), left, left + width, box)
-            if word(p, STREAMED) != 0:
+            if is_streamed(p, place):
                 flush(place, box, size)
             else:
                 copy_bytes(place, box, size)

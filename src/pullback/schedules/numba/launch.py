@@ -23,6 +23,7 @@ from .access import Operands
 from .columns import WIDEST_TILE, make_columns_kernel
 from .compile import Kernel, compile_kernel
 from .edges import ITEMSIZE
+from .flush import LINE
 from .lanes import LANES
 from .memory import CONSTANTS, OPERANDS, PARTS, SCRATCH, STRAINED, STREAMED
 from .rows import BLOCK, is_pointwise, make_rows_kernel
@@ -48,6 +49,10 @@ from .vectors import parameters
 # written so and then read by another kernel took two thirds of the time (4.4 ms for norm2 and a
 # cumsum behind it, 3.3 ms so), 8 MB took the same, and 4 MB were slower.
 STREAM_BYTES = 8 << 20
+# But not where they are written in shorter runs than this. The line at the end of a run is written
+# partly past the caches and partly not, which is slow: rows of 30 float32 took 58 ms instead of 15,
+# rows of 100 19 instead of 10, rows of 256 7 instead of 9. Down to half of it, runs of whole lines.
+STREAM_RUN = 1 << 10
 
 # Rows are cut over threads only where they are few and long.
 MOST_CUT_ROWS = 64
@@ -156,6 +161,13 @@ def choose_layout(
         width,
         steps,
     )
+
+
+def _alignment_to_stream(run_bytes: int) -> int:
+    """What a run must be aligned to for writing it past the caches; 0 if it should not be."""
+    if run_bytes >= STREAM_RUN:
+        return 1
+    return LINE if run_bytes >= STREAM_RUN // 2 and run_bytes % LINE == 0 else 0
 
 
 def _along(problem: Problem, operand: str, strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -334,7 +346,9 @@ class Launch:
         self.traffic = numel * ITEMSIZE[problem.element] * (len(full) + len(written))
         self.key = KernelKey(op, problem.ties, problem.element, layout.schedule, full, row, written)
         written_bytes = numel * ITEMSIZE[problem.element] * len(written)
-        self.template[STREAMED] = int(written_bytes >= STREAM_BYTES)
+        run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]
+        if written_bytes >= STREAM_BYTES:
+            self.template[STREAMED] = _alignment_to_stream(run_bytes)
         self.phases = [Phase(self.key, "whole", units)]
         # In place, a second attempt would find its inputs overwritten.
         self.phases_in_place = self.phases

@@ -24,7 +24,7 @@ TILES = 10  # tiles per unit
 CONSTANTS = 11  # float64 bits of extent, correction, weight
 STRAINED = 14  # set by a plain kernel that met what only scaled arithmetic can hold
 PARTS = 15  # parts a row is cut into, where threads share rows
-STREAMED = 16  # outputs are larger than caches: write past them
+STREAMED = 16  # alignment from which outputs are written past the caches, or 0: never
 OPERANDS = 17  # address and column stride of each operand
 
 CONSTANT_NAMES = ("extent", "correction", "weight")
@@ -106,6 +106,22 @@ def emit_unit_address(builder, block, operand: int, unit):
     offset.add_incoming(near, near_block)
     offset.add_incoming(far, far_block)
     return builder.add(base, offset)
+
+
+def emit_is_streamed(builder, block, address):
+    """Whether what begins at an address is to be written past the caches."""
+    alignment = emit_word(builder, block, I64(STREAMED))
+    over = builder.and_(address, builder.sub(alignment, I64(1)))
+    large = builder.icmp_signed("!=", alignment, I64(0))
+    return builder.and_(large, builder.icmp_signed("==", over, I64(0)))
+
+
+@intrinsic
+def is_streamed(context, block, address):
+    def codegen(ctx, builder, sig, args):
+        return emit_is_streamed(builder, *args)
+
+    return types.boolean(types.int64, types.int64), codegen
 
 
 def _unravel(module):

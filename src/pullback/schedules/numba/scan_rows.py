@@ -13,7 +13,18 @@ from .access import Operands, constants, fence
 from .flush import flush
 from .jit import inner
 from .lanes import LANES
-from .memory import BLOCKS, EXTENT, PARTS, SCRATCH, STRAINED, STREAMED, UNITS, least, set_word, word
+from .memory import (
+    BLOCKS,
+    EXTENT,
+    PARTS,
+    SCRATCH,
+    STRAINED,
+    UNITS,
+    is_streamed,
+    least,
+    set_word,
+    word,
+)
 from .scan_parts import SCAN_BLOCK, ScanParts
 from .vectors import concatenate, counting, first_lanes, last_lanes, no_vectors, stack
 from .watch import nothing_seen
@@ -152,7 +163,7 @@ class RowScan:
         @inner
         def stage(p, addresses, first, stop, box):
             staged, place = move(addresses, first, stop, box)
-            if possible and word(p, STREAMED) != 0:
+            if possible and is_streamed(p, place):
                 return staged, place
             return addresses, 0
 
