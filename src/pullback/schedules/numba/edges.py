@@ -11,12 +11,13 @@ import platform
 from llvmlite import binding, ir
 from numba.core import cgutils
 
-from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, constant, shuffle, splat
+from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, constant, splat
 
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
 I16 = ir.IntType(16)
 
 ITEMSIZE = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+_MASK = ir.VectorType(ir.IntType(1), LANES)
 _STORAGE = {"f64": DOUBLE, "f32": FLOAT, "f16": I16, "bf16": I16}
 
 
@@ -127,6 +128,12 @@ def _halves(builder, v):
     return [builder.shuffle_vector(v, v, constant(half, I32)) for half in halves]
 
 
+def _lanes_there(builder, count, flipped):
+    """A mask of the first ``count`` lanes, or of the last where ``flipped``."""
+    lanes = range(LANES - 1, -1, -1) if flipped else range(LANES)
+    return builder.icmp_signed("<", constant(lanes, I64), splat(builder, count))
+
+
 class Edge:
     """Loads and stores of one element type, as emitters of LLVM code."""
 
@@ -144,15 +151,16 @@ class Edge:
         ``packed`` promises that the stride is the item size, or minus that where ``flipped``: then
         the first element comes in the last lane, as it lies in memory.
         """
-        packed = self._is_packed(builder, stride, count, packed)
-        with builder.if_else(packed, likely=True) as (then, otherwise):
+        whole = self._is_whole(builder, stride, count, packed)
+        lowest = self._lowest(builder, address) if flipped else address
+        with builder.if_else(whole, likely=True) as (then, otherwise):
             with then:
-                near = self.near(builder, self._lowest(builder, address) if flipped else address)
-                near_block = builder.block
+                near, near_block = self.near(builder, lowest), builder.block
             with otherwise:
-                far = self.far(builder, address, stride, count)
-                if flipped:
-                    far = shuffle(builder, far, range(LANES - 1, -1, -1))
+                if packed:
+                    far = self._some(builder, lowest, count, flipped)
+                else:
+                    far = self.far(builder, address, stride, count)
                 far_block = builder.block
         v = builder.phi(self.stored)
         v.add_incoming(near, near_block)
@@ -162,14 +170,16 @@ class Edge:
     def store(self, builder, address, stride, count, v, packed=False, flipped=False):
         """``count`` lanes, each rounded once; from the last lane down where ``flipped``."""
         v = narrow(builder, v, self.element, self.native_half)
-        packed = self._is_packed(builder, stride, count, packed)
-        with builder.if_else(packed, likely=True) as (then, otherwise):
+        whole = self._is_whole(builder, stride, count, packed)
+        lowest = self._lowest(builder, address) if flipped else address
+        with builder.if_else(whole, likely=True) as (then, otherwise):
             with then:
-                self.set_near(builder, self._lowest(builder, address) if flipped else address, v)
+                self.set_near(builder, lowest, v)
             with otherwise:
-                if flipped:
-                    v = shuffle(builder, v, range(LANES - 1, -1, -1))
-                self.set_far(builder, address, stride, count, v)
+                if packed:
+                    self._set_some(builder, lowest, count, flipped, v)
+                else:
+                    self.set_far(builder, address, stride, count, v)
 
     def near(self, builder, address):
         """Eight elements side by side, as they are stored."""
@@ -179,6 +189,25 @@ class Edge:
 
     def set_near(self, builder, address, v):
         builder.store(v, builder.inttoptr(address, self.stored.as_pointer())).align = self.item
+
+    def _some(self, builder, address, count, flipped):
+        """Less than eight elements side by side: the first lanes, or the last where ``flipped``."""
+        pointer = builder.inttoptr(address, self.stored.as_pointer())
+        kind = ir.FunctionType(self.stored, [pointer.type, I32, _MASK, self.stored])
+        load = cgutils.get_or_insert_function(builder.module, kind, self._masked("load"))
+        mask, nothing = _lanes_there(builder, count, flipped), ir.Constant(self.stored, None)
+        return builder.call(load, [pointer, I32(self.item), mask, nothing])
+
+    def _set_some(self, builder, address, count, flipped, v):
+        pointer = builder.inttoptr(address, self.stored.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [self.stored, pointer.type, I32, _MASK])
+        store = cgutils.get_or_insert_function(builder.module, kind, self._masked("store"))
+        mask = _lanes_there(builder, count, flipped)
+        builder.call(store, [v, pointer, I32(self.item), mask])
+
+    def _masked(self, what: str) -> str:
+        name = f"v{LANES}{self.storage.intrinsic_name}"
+        return f"llvm.masked.{what}.{name}.p0{name}"
 
     def far(self, builder, address, stride, count):
         """Up to eight elements ``stride`` bytes apart, as they are stored."""
@@ -258,7 +287,7 @@ class Edge:
         value = builder.extract_element(v, I32(0))
         builder.store(value, builder.inttoptr(address, self.storage.as_pointer()))
 
-    def _is_packed(self, builder, stride, count, packed):
+    def _is_whole(self, builder, stride, count, packed):
         whole = builder.icmp_signed("==", count, I64(LANES))
         if packed:
             return whole

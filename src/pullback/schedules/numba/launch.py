@@ -54,6 +54,11 @@ STREAM_BYTES = 8 << 20
 # rows of 100 19 instead of 10, rows of 256 7 instead of 9. Down to half of it, runs of whole lines.
 STREAM_RUN = 1 << 10
 
+# Lanes lie along folded rows from this extent on, though it is less than the lanes are: columns of
+# short packed rows would be read element by element (softmax of rows of 5 took 20 ms instead of 12;
+# of rows of 3 about the same).
+SHORTEST_FOLD = 4
+
 # Rows are cut over threads only where they are few and long.
 MOST_CUT_ROWS = 64
 LEAST_CUT_BLOCKS = 8
@@ -149,7 +154,9 @@ def choose_layout(
     ]
     across, negative_size, d = min(candidates)
     extent, width = axis_sizes[0], -negative_size
-    if width < LANES or (extent >= LANES and along_axis <= across):
+    folds = isinstance(problem.formula, RowFormula) and not pointwise
+    shortest = SHORTEST_FOLD if folds else LANES
+    if width < LANES or (extent >= shortest and along_axis <= across):
         return rows
     steps = [s[d] for s in outer_strides]
     return Layout(
