@@ -307,8 +307,9 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
 
 
 def is_constant(formula: RowFormula, operands: Operands) -> bool:
-    """Whether all positions of the axis get the same value, as those of a mean do."""
-    return not {"index", *operands.full} & set(signature(formula.apply).parameters)
+    """Whether all positions of the axis get the same value of one output, as those of a mean do."""
+    changing = {"index", *operands.full} & set(signature(formula.apply).parameters)
+    return not changing and len(operands.output_at) == 1
 
 
 def _make_repeat(operands: Operands, apply_some):
