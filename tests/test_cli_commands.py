@@ -193,7 +193,7 @@ def test_env_tells_what_a_bug_report_needs(tmp_path: Path) -> None:
     found = json.loads(invoke("env", "--json"))
     assert found["pullback"] == pb.__version__
     assert found["threads"] == pb.get_num_threads()
-    assert set(found["cache"]) == {"folder", "kernels", "bytes", "writable"}
+    assert set(found["cache"]) == {"folder", "kernels", "bytes", "writable", "refused"}
     assert {"numpy", "numba"} <= set(found["libraries"])
     assert "cpu_features" in found
     assert found["cache"]["folder"] in invoke("env").replace("\n", "")
@@ -213,7 +213,7 @@ def test_warmup_fills_the_cache(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "3 problems run" in done.stdout
-    kernels = list((tmp_path / "kernels").rglob("*.nbc"))
+    kernels = list((tmp_path / "kernels").rglob("*.kernel"))
     assert len(kernels) >= 3
     assert f"{len(kernels)} kernels in the cache" in done.stdout
 

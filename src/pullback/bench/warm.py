@@ -60,10 +60,8 @@ def warm_up(case: Case) -> None:
 
 def cached_kernels() -> int | None:
     """How many kernels the cache on disk holds; None where there is no such folder."""
-    from ..schedules.numba.compile import cache_directory, source_digest
+    from ..schedules.numba import disk
+    from ..schedules.numba.compile import source_digest
 
-    folder = cache_directory() / source_digest()
-    try:
-        return len(list(folder.glob("*.nbc"))) if folder.is_dir() else 0
-    except OSError:
-        return None
+    folder = disk.folder_for(source_digest())
+    return None if folder is None else sum(1 for _ in disk.kernels(folder))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -31,17 +32,25 @@ VARIABLES = (
 
 
 def _cache() -> dict[str, Any]:
-    from ..schedules.numba.compile import cache_directory
+    """The kernels of all versions that are kept, and whether this one can keep its own."""
+    from ..schedules.numba import disk
+    from ..schedules.numba.compile import source_digest
 
-    folder = cache_directory()
-    sizes = [f.stat().st_size for f in folder.rglob("*") if f.is_file()] if folder.is_dir() else []
-    kernels = len(list(folder.rglob("*.nbc"))) if folder.is_dir() else 0
-    nearest = next(p for p in (folder, *folder.parents) if p.exists())
+    base = disk.cache_directory()
+    found: dict[str, Any] = {"folder": None, "kernels": 0, "bytes": 0, "writable": False}
+    if base is None:
+        return found | {"refused": None}
+    sizes: list[int] = []
+    with contextlib.suppress(OSError):
+        for folder in disk.folders(base):
+            sizes += [entry.stat().st_size for entry in disk.kernels(folder)]
+    nearest = next(p for p in (base, *base.absolute().parents) if os.path.exists(p))
     return {
-        "folder": str(folder),
-        "kernels": kernels,
+        "folder": str(base),
+        "kernels": len(sizes),
         "bytes": sum(sizes),
-        "writable": os.access(nearest, os.W_OK),
+        "writable": os.path.isdir(nearest) and os.access(nearest, os.W_OK),
+        "refused": disk.objection(source_digest()),
     }
 
 

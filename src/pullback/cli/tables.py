@@ -282,9 +282,17 @@ def explanation(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield ""
 
 
+def _cache(found: Mapping[str, Any]) -> str:
+    if found["folder"] is None:
+        return "none: there is no home to keep kernels in"
+    held = f"{found['folder']}: {found['kernels']} kernels, {size(found['bytes'])}"
+    if found["refused"]:
+        return f"{held}, not used: {found['refused']}"
+    return held if found["writable"] else f"{held}, not writable"
+
+
 def environment(found: Mapping[str, Any]) -> RenderableType:
     """What a bug report needs."""
-    cache = found["cache"]
     rows = {
         "pullback": found["pullback"],
         "python": f"{found['python']} on {found['system']}",
@@ -293,8 +301,7 @@ def environment(found: Mapping[str, Any]) -> RenderableType:
         "memory": f"{size(found['memory_available_bytes'])} available",
         "threads": str(found["threads"]),
         "gpu": ", ".join(found["gpus"]) or "none",
-        "cache": f"{cache['folder']}: {cache['kernels']} kernels, {size(cache['bytes'])}"
-        + ("" if cache["writable"] else ", not writable"),
+        "cache": _cache(found["cache"]),
     }
     rows |= found["libraries"]
     rows |= {name: version or "not installed" for name, version in found["cli"].items()}

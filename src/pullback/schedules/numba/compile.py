@@ -2,8 +2,8 @@
 
 The stock cache of Numba misses on closures, goes stale when a callee in another file changes, and
 mixes up kernels of the same qualified name. Here a kernel is filed under a digest of the package's
-sources, of the formula's code and of Numba's version, next to the CPU's features, which Numba adds.
-Where nothing is writable, kernels are compiled in memory.
+sources, one of its formula's code, the versions of Python, Numba and llvmlite, and the CPU with its
+features. Where nothing can be kept, kernels are compiled in memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import os
+import pickle
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -19,24 +20,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 import numba
-from numba.core import caching, sigutils
+from numba.core import caching, serialize, sigutils
 from numba.core.ccallback import CFunc
+from numba.core.compiler import CompileResult
 
 from ...formulas.record import Formula, functions_of
+from . import disk
 from .jit import kernel_key
 
 SIGNATURE = "void(int64, int64, int64)"
 _lock = threading.Lock()
-
-
-def cache_directory() -> Path:
-    """Where kernels are kept: ``PULLBACK_CACHE_DIR``, else a folder of the user's cache."""
-    chosen = os.environ.get("PULLBACK_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "pullback"
 
 
 @cache
@@ -93,64 +88,49 @@ def formula_digest(formula: Formula) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class _Locator(caching._CacheLocator):
-    """Files a kernel in the cache directory, under the digest of the sources."""
+class _KernelCache(caching.NullCache):
+    """What Numba asks before it compiles a function, and tells after.
 
-    def __init__(self, function, path):
-        self._function = function
+    Numba's own classes behind this one may change: whatever goes wrong there, the kernel is
+    compiled and not kept.
+    """
 
-    def get_cache_path(self):
-        return str(cache_directory() / source_digest())
-
-    def get_source_stamp(self):
-        return source_digest()
-
-    def get_disambiguator(self):
-        return self._function.__name__
-
-    @classmethod
-    def from_function(cls, function, path):
-        locator = cls(function, path)
-        try:
-            locator.ensure_cache_path()
-        except OSError:
-            return None
-        return locator
-
-
-class _Files(caching.CompileResultCacheImpl):
-    _locator_classes = [_Locator]  # noqa: RUF012 - the attribute Numba reads
-
-
-class _KernelCache(caching.FunctionCache):
-    _impl_class = _Files
-
-    def __init__(self, function, key: str):
-        super().__init__(function)
-        self._kernel_key = key
-
-    def _index_key(self, sig, codegen):
-        return (sig, codegen.magic_tuple(), self._kernel_key)
+    def __init__(self, key: str):
+        self._key = key
 
     def load_overload(self, sig, target_context):
-        """What was kept, or None: a file that cannot be read is as good as none."""
-        try:
-            return super().load_overload(sig, target_context)
-        except Exception:  # a cut-off pickle raises almost anything
+        """What was kept, or None: a file that cannot be used is as good as none."""
+        identity = None
+        with contextlib.suppress(Exception):
+            target_context.refresh()
+            identity = self._identity(sig, target_context.codegen())
+        folder = disk.folder_for(source_digest())
+        if identity is None or folder is None:
             return None
+        payload = disk.read(folder, identity)
+        if payload is not None:
+            with contextlib.suppress(Exception):
+                return CompileResult._rebuild(target_context, *pickle.loads(payload))
+        return None
 
     def save_overload(self, sig, data):
-        """Keep a kernel; an index that cannot be read is replaced, a full disk is no error."""
-        try:
-            super().save_overload(sig, data)
-        except OSError:
+        """Keep a kernel; one that cannot be kept is no error."""
+        folder = disk.folder_for(source_digest())
+        if folder is None:
             return
-        except Exception:
-            try:
-                self.flush()
-                super().save_overload(sig, data)
-            except Exception:
-                return
+        with contextlib.suppress(Exception):
+            # Machine code that holds addresses of this process is of no use to another.
+            if not data.lifted and not data.library.has_dynamic_globals:
+                payload = serialize.dumps(data._reduce())
+                disk.write(folder, self._identity(sig, data.codegen), payload)
+
+    def _identity(self, sig, codegen) -> str:
+        """Everything the machine code depends on, as text; CPU and features come last."""
+        python = sys.implementation.cache_tag, getattr(sys, "abiflags", "")
+        libraries = numba.__version__, llvmlite.__version__
+        return repr(
+            (self._key, str(sig), source_digest(), python, libraries, codegen.magic_tuple())
+        )
 
 
 def compile_for_c(function: Callable, signature: str, key: str) -> CFunc:
@@ -161,9 +141,7 @@ def compile_for_c(function: Callable, signature: str, key: str) -> CFunc:
         locals={},
         options={"error_model": "numpy"},
     )
-    # Nowhere to write, or another Numba: compile in memory.
-    with contextlib.suppress(RuntimeError, OSError, AttributeError):
-        made._cache = _KernelCache(function, key)
+    made._cache = _KernelCache(key)
     made.compile()
     return made
 
@@ -173,8 +151,7 @@ def native(signature: str) -> Callable[[Callable], Any]:
 
     def compile_function(function: Callable) -> Any:
         dispatcher = numba.njit(nogil=True)(function)
-        with contextlib.suppress(RuntimeError, OSError, AttributeError):
-            dispatcher._cache = _KernelCache(function, function.__name__)
+        dispatcher._cache = _KernelCache(function.__name__)
         dispatcher.compile(signature)
         dispatcher.disable_compile()
         return dispatcher
