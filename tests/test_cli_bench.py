@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from pullback.bench import plain, scaling
+from pullback.bench import objection, plain, scaling
+from pullback.bench.timing import interleave
 from pullback.cli import main
+from pullback.cli.output import write_atomically
 from test_cli_check import stands_alone
 
 SMALL = ("--shapes", "40x60", "--rounds", "3", "--peers", "numpy", "--threads", "2")
@@ -146,13 +149,88 @@ def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "word"),
     [
         (("--axes", "7"), "nothing to run"),
+        (("--shapes", "0x0"), "without elements"),
+        (("--shapes", "4x4,3x0"), "without elements"),
+        (("--threads", "5000"), "4096"),
+        (("--scaling", "--shapes", "4x4"), "--shapes"),
+        (("--scaling", "--frontends"), "--frontends"),
+        (("--scaling", "--compare", __file__), "--compare"),
+        (("--scaling", "--dtypes", "f32,f64"), "one of the dtypes"),
+        (("--frontends", "--axes", "0"), "--axes"),
+        (("--frontends", "--html", "page.html"), "--html"),
         (("--peers", "none,numpy"), "none"),
         (("--compare", __file__), "JSON"),
         (("--plot", "/no/such/folder/x.png"), "does not exist"),
     ],
 )
-def test_bad_options(arguments: tuple[str, ...], word: str) -> None:
+def test_bad_options(
+    arguments: tuple[str, ...], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pullback.bench.run", lambda *a: pytest.fail("measured all the same"))
     result = invoke("softmax", *arguments)
     assert result.exit_code == 2
     assert word in result.output
     assert len(result.output.splitlines()) == 1
+
+
+RUN = {"ms": 1.0, "median_ms": 1.0, "noise": None}
+CELL = {"op": "sum", "dtype": "f32", "shape": "4x4", "axis": "0", "bytes": 64, "copy": RUN}
+WHOLE = {**CELL, "runs": {"plan": RUN}}
+
+
+@pytest.mark.parametrize(
+    ("report", "word"),
+    [
+        ("[]", "not a report of pullback bench"),
+        ('{"schema": 1, "results": []}', "not a report of pullback bench"),
+        ('{"schema": 1, "cells": {}}', "not a report of pullback bench"),
+        ('{"schema": 2, "cells": []}', "format 2, not 1"),
+        ('{"cells": []}', "format None, not 1"),
+        ('{"schema": 1, "cells": [7]}', "case 1"),
+        ({**WHOLE, "op": 7}, "case 1"),
+        ({**WHOLE, "copy": {}}, "case 1"),
+        ({**WHOLE, "runs": {"plan": {**RUN, "ms": 0}}}, "case 1"),
+        ({**WHOLE, "runs": {"plan": {**RUN, "noise": "small"}}}, "case 1"),
+        ("[" * 100_000, "not a JSON file"),
+        ("\xff", "not a JSON file"),
+    ],
+)
+def test_only_a_report_is_compared_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: object, word: str
+) -> None:
+    monkeypatch.setattr("pullback.bench.run", lambda *a: pytest.fail("measured all the same"))
+    old = tmp_path / "old.json"
+    text = report if isinstance(report, str) else json.dumps({"schema": 1, "cells": [report]})
+    old.write_bytes(text.encode("latin-1"))
+    result = invoke("sum", *SMALL, "--compare", old)
+    assert result.exit_code == 2, result.output
+    assert word in result.output
+    assert str(old) in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_what_can_be_compared_with() -> None:
+    skipped = {k: v for k, v in CELL.items() if k != "copy"} | {"skipped": "needs about 9 MiB"}
+    assert objection({"schema": 1, "cells": [WHOLE, skipped]}) is None
+
+
+def test_rounds_without_end_end_with_their_budget() -> None:
+    taken = interleave({"a": lambda: None}, 10**30, 0.01)
+    assert 1 <= taken["a"].rounds <= 10
+
+
+def test_a_report_goes_through_links_and_into_pipes(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_text("before")
+    link.symlink_to(target)
+    write_atomically(link, b"now")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"now"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, b"through")
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import re
@@ -168,3 +169,14 @@ def test_certify_reports_progress() -> None:
     certify([find_op("lerp")], ["f32"], False, lambda *given: told.append(given))
     assert told[0] == ("lerp", "f32", None)
     assert told[1][2]["ok"]
+
+
+def test_torch_is_missed_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n, *a: None if n == "torch" else find(n, *a)
+    )
+    monkeypatch.setattr("pullback.check.certify", lambda *a: pytest.fail("checked all the same"))
+    result = invoke("lerp", "--torch")
+    assert result.exit_code == 2
+    assert result.output == "pullback: --torch: torch is not installed\n"

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import pullback as pb
 from pullback.cli import main
 from pullback.cli.derivations import DERIVATIONS
+from pullback.cli.encoding import ASCII
 from pullback.cli.explain import snippet
 from pullback.cli.parameters import SIZE, shape
 from pullback.cli.root import COMMANDS
@@ -107,6 +108,7 @@ def test_the_real_entry_point() -> None:
         (["explain", "softmax", "--dtype", "int8"], "f32, f64, f16, bf16"),
         (["bench", "--shapes", ","], "at least one"),
         (["bench", "--axes", "last"], "-1,0"),
+        (["warmup", "--dtypes", "all,foo"], "foo"),
         (["ops", "--family", "scam"], "scan"),
         (["bench", "--shapes", "4x-4"], "4x-4"),
         (["bench", "--dtypes", "f31"], "f31"),
@@ -253,3 +255,89 @@ def test_sizes_and_shapes() -> None:
     assert shape("16_000_000") == (16_000_000,)
     with pytest.raises(ValueError, match="4096x4096"):
         shape("1.5x2")
+
+
+@pytest.mark.parametrize("charset", ["ascii", "cp1252"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ops", "--formulas"),
+        ("explain", "cumprod_backward"),
+        ("explain", "std_backward"),
+        ("env",),
+        ("warmup", "lerp"),
+        ("bench", "lerp", "--shapes", "4x4", "--rounds", "1", "--peers", "none"),
+        ("check", "lerp", "--direction", "forward", "--dtypes", "f32", "--no-torch"),
+        *((name, "--help") for name in COMMANDS),
+    ],
+    ids=" ".join,
+)
+def test_output_that_is_not_utf8(arguments: tuple[str, ...], charset: str) -> None:
+    result = CliRunner(charset=charset).invoke(main, arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    result.stdout_bytes.decode(charset)
+
+
+@pytest.mark.parametrize("charset", ["ascii", "cp1252"])
+@pytest.mark.parametrize("arguments", [("ops",), ("explain", "cumprod_backward"), ("env",)])
+def test_json_is_the_same_in_every_encoding(arguments: tuple[str, ...], charset: str) -> None:
+    result = CliRunner(charset=charset).invoke(main, [*arguments, "--json"])
+    found, expected = (json.loads(t) for t in (result.stdout, invoke(*arguments, "--json")))
+    if arguments == ("env",):
+        found, expected = found["libraries"], expected["libraries"]
+    assert found == expected
+
+
+def test_errors_that_are_not_utf8() -> None:
+    run = ["run", "sum", "--x", "naïve.npy", "--out", "y.npy"]
+    for arguments in (["naïve"], ["explain", "naïve"], run):
+        result = CliRunner(charset="ascii").invoke(main, arguments)
+        assert result.exit_code == 2, result.exception
+        assert result.output.startswith("pullback: ")
+        assert "na?ve" in result.output
+
+
+def test_formulas_have_an_ascii_form() -> None:
+    shown = CliRunner(charset="ascii").invoke(main, ["ops", "--formulas"]).stdout
+    assert "y[j] = sum_{i<=j} x[i]" in shown
+    texts = [t for op in pb.catalog() for t in (op.formula, op.edges or "")]
+    texts += [line for lines in DERIVATIONS.values() for line in lines]
+    assert {c for t in texts for c in t if not c.isascii()} <= set(ASCII)
+
+
+def test_a_process_that_may_write_ascii_only() -> None:
+    environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pullback", "ops", "--formulas"],
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
+    assert b"da = (1-w)*dy, db = w*dy" in done.stdout
+    assert done.stdout.isascii()
+    assert done.stderr == b""
+
+
+def test_a_width_of_nothing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = invoke("ops")
+    for width in ("0", "-5", "wide"):
+        monkeypatch.setenv("COLUMNS", width)
+        assert invoke("ops") == expected
+
+
+def test_env_says_why_there_is_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for place, word in (
+        (tmp_path / "open" / "kernels", "can be written to by every user"),
+        (tmp_path / "file" / "kernels", "ot a "),
+    ):
+        (tmp_path / "file").touch()
+        (tmp_path / "open").mkdir(exist_ok=True)
+        (tmp_path / "open").chmod(0o777)
+        monkeypatch.setenv("PULLBACK_CACHE_DIR", str(place))
+        assert word in json.loads(invoke("env", "--json"))["cache"]["refused"]
+        assert word in invoke("env")
+    monkeypatch.delenv("PULLBACK_CACHE_DIR")
+    monkeypatch.setenv("HOME", "")
+    assert json.loads(invoke("env", "--json"))["cache"]["folder"] is None
+    assert "no home to keep kernels in" in invoke("env")

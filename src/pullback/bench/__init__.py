@@ -11,7 +11,7 @@ from .case import Case
 from .cells import DIRECTIONS, FULL, QUICK, Grid, cells, default_ops, find_op, named_ops
 from .harness import Settings, measure, run
 from .peers import PEERS, QUICK_PEERS, installed
-from .summary import Change, Figures, compare, figures, summarise
+from .summary import Change, Figures, compare, figures, objection, summarise
 
 __all__ = [
     "DIRECTIONS",
@@ -32,6 +32,7 @@ __all__ = [
     "installed",
     "measure",
     "named_ops",
+    "objection",
     "run",
     "summarise",
 ]

@@ -19,10 +19,9 @@ from .copying import copies
 from .machine import available_memory, describe, usable_cores
 from .operands import make_operands, make_outputs
 from .peers import prepare
+from .summary import SCHEMA
 from .timing import interleave
 from .verify import verify
-
-SCHEMA = 1
 
 # Operands, a peer's copies and residuals, and the float64 check, in multiples of the useful bytes.
 _FOOTPRINT = 8

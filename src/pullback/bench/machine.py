@@ -10,10 +10,14 @@ from pathlib import Path
 LIBRARIES = ("numpy", "numba", "llvmlite", "ml_dtypes", "torch", "jax", "triton")
 
 
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+
+
 def cpu_model() -> str:
     """The CPU's name as it gives it."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in _lines("/proc/cpuinfo"):
             if line.lower().startswith(("model name", "hardware", "cpu model")):
                 return line.partition(":")[2].strip()
     except OSError:
@@ -31,7 +35,7 @@ def usable_cores() -> int:
 def cpu_features() -> tuple[str, ...]:
     """Instruction sets of the CPU, as its flags name them; empty where the system does not tell."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in _lines("/proc/cpuinfo"):
             if line.lower().startswith(("flags", "features")):
                 return tuple(sorted(line.partition(":")[2].split()))
     except OSError:
@@ -42,7 +46,7 @@ def cpu_features() -> tuple[str, ...]:
 def available_memory() -> int:
     """Bytes a process can take without swapping; a guess of 2 GB where the system does not tell."""
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in _lines("/proc/meminfo"):
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     except OSError:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# Changes with the meaning of what a report holds.
+SCHEMA = 1
 # Cases smaller than this measure the cost of a call, not of memory, and have no share of a copy.
 SMALLEST_STREAM = 1 << 18
 
@@ -123,6 +125,34 @@ class Change:
     def beyond_noise(self) -> bool:
         """Whether the change exceeds what the rounds of either run varied by."""
         return abs(math.log(self.speedup)) > math.log1p(self.noise)
+
+
+def objection(report: Any) -> str | None:
+    """Why data, perhaps from a file, is no report that ``compare`` can read; None if it is."""
+    if not isinstance(report, Mapping) or not isinstance(report.get("cells"), list):
+        return "is not a report of pullback bench"
+    if report.get("schema") != SCHEMA:
+        return f"is a report of format {report.get('schema')!r}, not {SCHEMA}"
+    for number, cell in enumerate(report["cells"], 1):
+        if not _is_cell(cell):
+            return f"is not a whole report: case {number} lacks its name or its times"
+    return None
+
+
+def _is_cell(cell: Any) -> bool:
+    try:
+        named = all(isinstance(part, str) for part in key_of(cell))
+        if "runs" not in cell:
+            return named
+        times = [run[stat] for run in _timed(cell) for stat in ("ms", "median_ms")]
+        times += [run["noise"] for run in _timed(cell) if run["noise"] is not None]
+        return named and all(_is_time(t) for t in times) and min(times[:4]) > 0
+    except (KeyError, TypeError):
+        return False
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:

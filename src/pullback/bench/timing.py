@@ -67,7 +67,7 @@ def interleave(
         turns[name] = min(rounds, int(budget / max(first, SHORTEST_SAMPLE)))
         if not turns[name]:
             samples[name].append(first)
-    for turn in range(rounds):
+    for turn in range(max(turns.values())):
         for name, call in contenders.items():
             if turn < turns[name]:
                 samples[name].append(_seconds(call, calls[name]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,29 @@ def command(
     Every case is checked first; a wrong result gets no time. A peer's ratio is its time over that
     of plan.run into the caller's buffer: above 1, pullback is faster.
     """
+    given = {
+        "--dtypes": dtypes,
+        "--shapes": shapes,
+        "--axes": axes,
+        "--peers": peers,
+        "--plot": plot_file,
+        "--html": html_file,
+        "--compare": old_file,
+        "--frontends": frontends,
+    }
+    if scaling:
+        _refuse("--scaling", given, ("--shapes", "--axes", "--peers", "--compare", "--frontends"))
+        if dtypes and len(dtypes) > 1:
+            raise click.ClickException("--scaling: one of the dtypes at a time")
+    elif frontends:
+        _refuse("--frontends", given, [n for n in given if n not in ("--shapes", "--frontends")])
     for path in (json_file, plot_file, html_file):
         ensure_writable(path)
     if plot_file:
         require()
-    old = read_json(old_file) if old_file else None
+    old = _old_report(old_file) if old_file else None
+    if any(0 in shape for shape in shapes or ()):
+        raise click.ClickException("--shapes: a shape without elements has nothing to time")
     chosen = b.named_ops(ops, direction) if ops else b.default_ops(direction)
     settings = _settings(mode, threads, peers, rounds)
     if scaling:
@@ -131,6 +150,22 @@ def command(
                 out.print(part)
     if report["summary"]["failed"]:
         raise SystemExit(1)
+
+
+def _refuse(mode: str, given: Mapping[str, Any], unused: Iterable[str]) -> None:
+    """Fail over an option that would be ignored."""
+    for name in unused:
+        if given[name]:
+            raise click.ClickException(f"{mode} does not go with {name}")
+
+
+def _old_report(path: Path) -> dict[str, Any]:
+    """A report to compare with, of this version of the format."""
+    old = read_json(path)
+    reason = b.objection(old)
+    if reason:
+        raise click.ClickException(f"{path}: {reason}")
+    return dict(old)
 
 
 def _run(cases: list[b.Case], settings: b.Settings, mode: str, advance: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def command(
 
     for path in (json_file, html_file):
         ensure_writable(path)
+    if with_torch and importlib.util.find_spec("torch") is None:
+        raise click.ClickException("--torch: torch is not installed")
     chosen = named_ops(ops, direction) if ops else [
         op for op in catalog() if direction in ("both", op.direction)
     ]  # fmt: skip

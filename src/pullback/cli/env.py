@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import platform
 from typing import Any
@@ -14,7 +13,7 @@ import click
 from ..bench import machine
 from ..threads import get_num_threads
 from . import tables
-from .output import console
+from .output import console, print_json
 
 # The instruction sets that the kernels can use.
 INTERESTING = (
@@ -94,6 +93,6 @@ def command(as_json: bool) -> None:
     """Show versions, CPU, kernel cache, threads and GPU."""
     found = facts()
     if as_json:
-        click.echo(json.dumps(found, indent=1))
+        print_json(found)
         return
     console().print(tables.environment(found))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
-import json
 from typing import Any
 
 import click
@@ -16,7 +15,7 @@ from ..functional import FUNCTIONS
 from . import tables
 from .derivations import DERIVATIONS
 from .ops import as_record
-from .output import console
+from .output import console, print_json
 from .parameters import DTYPE, OP, SHAPE
 
 EPILOG = """
@@ -76,7 +75,7 @@ def command(op: str, shape: tuple[int, ...], dtype: str, axis: int, as_json: boo
     row = find_op(op)
     found = facts(row, _case(row, shape, dtype, axis))
     if as_json:
-        click.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        print_json(found)
         return
     out = console()
     for part in tables.explanation(found):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from ..catalog import Op, catalog
 from . import tables
-from .output import console
+from .output import console, print_json
 from .parameters import DTYPE
 
 EPILOG = """
@@ -74,7 +73,7 @@ def command(
         and (not backend or backend in op.backends)
     ]
     if as_json:
-        click.echo(json.dumps([as_record(op) for op in found], indent=1, ensure_ascii=False))
+        print_json([as_record(op) for op in found])
         return
     out = console()
     if not found:

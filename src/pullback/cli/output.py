@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,11 +25,20 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from .encoding import has_all_characters
+
 
 def console() -> Console:
     """Where results go. Wide enough for the tables when it is not a terminal."""
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160
-    return Console(highlight=False, markup=False, emoji=False, width=wide)
+    return Console(highlight=False, markup=False, emoji=False, width=_width())
+
+
+def _width() -> int:
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if terminal else 160
 
 
 def error_console() -> Console:
@@ -66,12 +77,23 @@ def ensure_writable(path: Path | None) -> None:
         raise click.ClickException(f"{path}: the folder {folder} does not exist")
     if path.is_dir():
         raise click.ClickException(f"{path}: is a folder")
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    if path.exists() and not os.access(path, os.W_OK):
         raise click.ClickException(f"{path}: is not writable")
+    if not _is_special(path) and not os.access(path.resolve().parent, os.W_OK):
+        raise click.ClickException(f"{path}: the folder {folder} is not writable")
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a device or a pipe, which is written to and not replaced."""
+    return path.exists() and not stat.S_ISREG(path.stat().st_mode)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file under its name only when it is whole."""
+    """Write a file under its name only when it is whole; behind a link, the file it points to."""
+    if _is_special(path):
+        path.write_bytes(data)
+        return
+    path = path.resolve()
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -91,18 +113,24 @@ def _umask() -> int:
 
 def write_json(path: Path, report: dict[str, Any]) -> None:
     """Write a report to a file, or to standard output for "-"."""
-    text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
     if str(path) == "-":
-        click.echo(text, nl=False)
+        print_json(report)
     else:
+        text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
         write_atomically(path, text.encode())
+
+
+def print_json(report: Any) -> None:
+    """Write data to standard output, escaped where that is not UTF-8."""
+    text = json.dumps(report, indent=1, ensure_ascii=not has_all_characters())
+    click.echo(text, file=sys.stdout)
 
 
 def read_json(path: Path) -> Any:
     """Read a report."""
     try:
-        return json.loads(path.read_text())
-    except (ValueError, UnicodeDecodeError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
         raise click.ClickException(f"{path}: is not a JSON file") from None
 
 

@@ -132,7 +132,7 @@ class OpName(click.ParamType):  # type: ignore[type-arg]
 DTYPE_LIST = ListOf("dtypes", dtype, DTYPES)
 SHAPE_LIST = ListOf("shapes", shape)
 AXIS_LIST = ListOf("axes", axis)
-THREADS = click.IntRange(min=1)
+THREADS = click.IntRange(1, 4096)
 DTYPE = Dtype()
 SHAPE = Shape()
 OP = OpName()

@@ -12,6 +12,7 @@ import click
 
 from .. import __version__
 from ..errors import PullbackError
+from .encoding import write_anything
 
 # Name -> one line of help, so that listing the commands imports none of them.
 COMMANDS = {
@@ -74,6 +75,7 @@ class Commands(click.Group):
         **extra: Any,
     ) -> Any:
         """Run, and leave with 0, with what a command asks for, or with 2 after one line."""
+        write_anything()
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except click.Abort:
@@ -99,7 +101,8 @@ class Commands(click.Group):
 def fail(message: str, code: int = 2) -> NoReturn:
     """Say one line on stderr and leave."""
     line = " ".join(message.split())
-    click.echo(f"pullback: {line}", err=True)
+    # Named, since click would write UTF-8 to a stream that says it is ASCII.
+    click.echo(f"pullback: {line}", file=sys.stderr, err=True)
     sys.exit(code)
 
 

@@ -41,7 +41,10 @@ def command(
     unknown = [n for n in layouts if n not in LAYOUTS]
     if unknown:
         raise click.ClickException(f"unknown layout {unknown[0]!r}; one of {', '.join(LAYOUTS)}")
-    elements = DTYPES if "all" in dtypes else DTYPE_LIST.convert(",".join(dtypes), None, None)
+    named = [n for n in dtypes if n != "all"]
+    elements = DTYPE_LIST.convert(",".join(named), None, None) if named else ()
+    if len(named) < len(dtypes):
+        elements = DTYPES
     chosen = named_ops(ops, direction) if ops else [
         op for op in catalog() if direction in ("both", op.direction)
     ]  # fmt: skip
