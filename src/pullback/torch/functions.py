@@ -91,6 +91,7 @@ def _signature(operation: Operation, torch_has: Counterpart) -> tuple[str, list[
             [
                 _int("num_segments"),
                 _flag("sorted"),
+                'if out_of_range not in ("raise", "drop"): '
                 "out_of_range = arguments.policy_of(out_of_range)",
             ],
             "operation((num_segments, sorted, out_of_range), input, segment_ids)",

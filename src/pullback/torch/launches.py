@@ -105,19 +105,15 @@ def check_dense(tensors: Sequence[Tensor]) -> None:
             )
 
 
-def is_readable(t: Tensor) -> bool:
-    """Whether a kernel can read a tensor where it lies."""
-    return not (t._is_zerotensor() or t.is_neg() or t.data_ptr() % t.element_size())
-
-
 def readable(t: Tensor) -> Tensor:
-    """The same values in memory that a kernel can read."""
+    """The same values in memory that a kernel can read: ``t`` itself if it is."""
     if t._is_zerotensor():
         return torch.zeros(t.shape, dtype=t.dtype, device=t.device)
-    if t.numel() and not t.data_ptr():
-        raise UnsupportedError("expected a tensor with memory of its own; its storage was freed")
     t = t.resolve_neg()
-    return t.clone() if t.data_ptr() % t.element_size() else t
+    address = t.data_ptr()
+    if not address and t.numel():
+        raise UnsupportedError("expected a tensor with memory of its own; its storage was freed")
+    return t.clone() if address % t.element_size() else t
 
 
 class Launcher:
@@ -168,20 +164,23 @@ class Launcher:
     def run(self, params: Parameters, *tensors: Tensor) -> tuple[Any, Prepared]:
         """The result, and what was prepared for it."""
         try:
-            key = (params, *[v for t in tensors for v in (t.dtype, t.shape, t.stride())])
+            layouts = [v for t in tensors for v in (t.dtype, t.shape, t.stride())]
         except RuntimeError:
             check_dense(tensors)
             raise
+        key: tuple[Any, ...] = (params, *layouts)
         if self._weighted and params[0] == 0:
-            key = (str(params[0]), *key)  # 0.0 equals -0.0, the results do not
+            key = (*key, str(params[0]))  # 0.0 equals -0.0, the results do not
         prepared = self._prepared.get(key)
         if prepared is None or prepared.threads != get_num_threads():
             if any(map(is_legacy_batchedtensor, tensors)):
                 return self._run_dispatched(params, tensors)
             check_dense(tensors)
-            # What is prepared has the strides of its key: a copy has others, and its own key.
-            if tensors[0].dtype in ELEMENTS and not all(map(is_readable, tensors)):
-                return self.run(params, *map(readable, tensors))
+            if tensors[0].dtype in ELEMENTS:
+                # What is prepared has the strides of its key: a copy has others, and its own key.
+                usable = tuple(map(readable, tensors))
+                if any(u is not t for u, t in zip(usable, tensors, strict=True)):
+                    return self.run(params, *usable)
             prepared = self._prepare(key, params, tensors)
         if not prepared.has_kernel:
             check_dense(tensors)

@@ -91,8 +91,7 @@ class Operation:
         """The forward."""
         if is_compiling() or transforms_active() or forward_ad._current_level >= 0:
             return self._transformed(params, *tensors)
-        if is_tracing():
-            raise self._untraceable()
+        self._refuse_tracing()
         wants_grad = False
         for t in tensors:
             if type(t) not in PLAIN or not t.is_cpu:
@@ -133,8 +132,7 @@ class Operation:
             if transforms_active():
                 return self.reference(*tensors, *params)
             return self.op(*tensors, *params)
-        if is_tracing():
-            raise self._untraceable()
+        self._refuse_tracing()
         if forward_ad._current_level >= 0 or _functionalizes():
             return self.reference(*tensors, *params)
         return self.Composable.apply(*tensors, *params)
@@ -148,8 +146,6 @@ class Operation:
             if transforms_active():
                 return self.reference_backward(grad, *saves, *params)
             return self.op_backward(grad, *saves, *params)
-        if is_tracing():
-            raise self._untraceable()
         if forward_ad._current_level >= 0:
             return self.reference_backward(grad, *saves, *params)
         if transforms_active():
@@ -164,12 +160,13 @@ class Operation:
             return self.ComposableBackward.apply(grad, *saves, *params)
         return self.launch_backward(params, grad, *saves)
 
-    def _untraceable(self) -> UnsupportedError:
-        """torch.jit.trace writes down torch's calls: it would keep the result, not the kernel."""
-        return UnsupportedError(
-            f"{self.name}: torch.jit.trace cannot record pullback's kernels; use torch.export or "
-            f"torch.compile, or torch's own function in what is traced"
-        )
+    def _refuse_tracing(self) -> None:
+        """torch.jit.trace writes down torch's calls: the empty result, not the kernel's work."""
+        if is_tracing():
+            raise UnsupportedError(
+                f"{self.name}: torch.jit.trace cannot record pullback's kernels; use torch.export "
+                f"or torch.compile, or torch's own function in what is traced"
+            )
 
     def evaluate(self, op: Op, params: Parameters, *tensors: Tensor) -> Any:
         """The values of a call, in any context; no derivative is recorded."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 from torch._C import _is_tracing as is_tracing
+from torch.compiler import is_compiling
 from torch.jit._builtins import _get_builtin_table as script_names
 
 from .counterparts import COUNTERPARTS
@@ -104,7 +105,7 @@ def _routed(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def routed(*args: Any, **kwargs: Any) -> Any:
         x: Any = args[0] if args else None
-        if _is_served(x) and not is_tracing():
+        if _is_served(x) and (is_compiling() or not is_tracing()):
             try:
                 fitting = arguments(*args, **kwargs)
             except TypeError:
