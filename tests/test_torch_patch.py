@@ -5,13 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as functional
+from torch.jit._builtins import _get_builtin_table as script_names
 
 import pullback.torch as pt
 from pullback.torch.counterparts import COUNTERPARTS
 from torch_ops import SIMPLE, data, leaf
 
 # torch's own, at the first use of forward mode.
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*(CSR|nested tensors).*:UserWarning"),
+]
+
+
+def _scripted(x: torch.Tensor) -> torch.Tensor:
+    return torch.sum(torch.softmax(x, 1), 1)
+
 
 HOMES = [home for counterpart in COUNTERPARTS.values() for home in counterpart.homes]
 
@@ -98,6 +108,42 @@ def test_what_pullback_does_not_serve_stays_torchs():
         assert not is_ours(ours)
         if own.device.type != "meta":
             torch.testing.assert_close(ours, own)
+
+
+def test_tensors_that_are_no_arrays_stay_torchs():
+    x = data(dtype=torch.float32)
+    calls = [
+        lambda: x.to_sparse().sum(),
+        lambda: torch.sum(x.to_sparse_csr()),
+        lambda: torch.softmax(x.to_mkldnn(), 1).to_dense(),
+        lambda: torch.softmax(torch.nested.nested_tensor([x[0], x[1]]), -1).to_padded_tensor(0.0),
+    ]
+    with pt.patch():
+        got = [call() for call in calls]
+        w = x.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(w.to_sparse().sum(), w)
+    for ours, call in zip(got, calls, strict=True):
+        torch.testing.assert_close(ours, call())
+    assert torch.equal(grad, torch.ones_like(x))
+
+
+def test_traced_functions_are_torchs():
+    x = data()
+    with pt.patch():
+        traced = torch.jit.trace(lambda x: torch.softmax(x, 1) + x.sum(1, True), (x,))
+    doubled = 2 * x
+    want = torch.softmax(doubled, 1) + doubled.sum(1, True)
+    torch.testing.assert_close(traced(doubled), want)
+
+
+def test_scripts_know_the_routed_functions():
+    """torch scripts functions of its own too, at the first use of forward mode."""
+    before = dict(script_names())
+    with pt.patch():
+        scripted = torch.jit.script(_scripted)
+    assert script_names() == before
+    x = data()
+    torch.testing.assert_close(scripted(x), _scripted(x))
 
 
 def test_refusals_are_torchs():

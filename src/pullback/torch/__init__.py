@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..catalog import OPS, kinds
+from .counterparts import COUNTERPARTS
 from .functions import make_function
 from .patching import Patch, patch
 
@@ -29,12 +30,19 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     for function in map(make_function, kinds(family))
 }
 globals().update(_FUNCTIONS)
+# Kinds whose own name means something else in torch.
+_RENAMED = {kind: torch_has.name for kind, torch_has in COUNTERPARTS.items() if torch_has.name}
 
 __all__ = ["Patch", "patch", *_FUNCTIONS]
 
 
 def __getattr__(name: str) -> Any:
     """The function of a kind that was added to the catalog later."""
+    if name in _RENAMED:
+        raise AttributeError(
+            f"module 'pullback.torch' has no attribute {name!r}: torch.{name}, with indices and a "
+            f"binary form, is not served; the extreme alone is pullback.torch.{_RENAMED[name]}"
+        )
     if name in OPS and f"{name}_backward" in OPS:
         return make_function(name)
     raise AttributeError(f"module 'pullback.torch' has no attribute {name!r}")

@@ -41,10 +41,20 @@ def norm2(
 ) -> Tensor: ...
 def logsumexp(input: Tensor, dim: _Dims, keepdim: bool = False) -> Tensor: ...
 def var(
-    input: Tensor, dim: _Dims = None, *, correction: float = 1, keepdim: bool = False
+    input: Tensor,
+    dim: _Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
 ) -> Tensor: ...
 def std(
-    input: Tensor, dim: _Dims = None, *, correction: float = 1, keepdim: bool = False
+    input: Tensor,
+    dim: _Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
 ) -> Tensor: ...
 def softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor: ...
 def log_softmax(input: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor: ...

@@ -20,7 +20,14 @@ _PARAMETERS = {
         "The dimensions; None and () mean all of them.",
     ),
     "keepdim": ("keepdim : bool, default False", "Keep the reduced dimensions at length 1."),
-    "correction": ("correction : int or float, default 1", "Subtracted from the count."),
+    "unbiased": (
+        "unbiased : bool, optional",
+        "torch's older form: a correction of 1 or 0. May stand in the place of dim.",
+    ),
+    "correction": (
+        "correction : int or float, optional",
+        "Subtracted from the count; 1 if neither it nor unbiased is given.",
+    ),
     "dtype": ("dtype : torch.dtype, optional", "Type the input is cast to first."),
     "reverse": ("reverse : bool, default False", "Scan from the end."),
     "end": ("end : Tensor", "Value at weight 1; broadcast against the input."),

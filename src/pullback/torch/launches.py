@@ -17,12 +17,14 @@ from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
 from ..catalog import Op
+from ..errors import UnsupportedError
 from ..large_pages import LARGE, use_large_pages
 from ..schedules.numba.launch import Launch, run_phases
 from ..schedules.numba.memory import SCRATCH
 from ..threads import get_num_threads
 from .families import ELEMENTS, Family, Parameters
 
+PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _MOST_LAUNCHES = 4096
 
 
@@ -83,17 +85,35 @@ class Prepared:
         for word, which, offset in self._places:
             block[word] = addresses[which] + offset
         if self._workspace:
-            own = torch.empty(self._workspace, dtype=torch.uint8)
+            own = torch.empty(self._workspace, dtype=torch.uint8, device="cpu")
             block[SCRATCH] = own.data_ptr()
         run_phases(self._phases, block, block.buffer_info()[0], self._traffic, self.threads)
 
 
+def is_dense(t: Tensor) -> bool:
+    """Whether a tensor is an array: not sparse, nested nor in a layout of a library's own."""
+    return t.layout is torch.strided and not t.is_nested
+
+
+def check_dense(tensors: Sequence[Tensor]) -> None:
+    """Refuse tensors of torch's own type that are not arrays; subclasses are torch's to serve."""
+    for t in tensors:
+        if type(t) in PLAIN and not is_dense(t):
+            what = "a nested tensor" if t.is_nested else f"one of layout {t.layout}"
+            raise TypeError(
+                f"expected a strided tensor, got {what}; make it dense, or call torch's function"
+            )
+
+
 def readable(t: Tensor) -> Tensor:
-    """The same values in memory that a kernel can read."""
+    """The same values in memory that a kernel can read: ``t`` itself if it is."""
     if t._is_zerotensor():
         return torch.zeros(t.shape, dtype=t.dtype, device=t.device)
     t = t.resolve_neg()
-    return t.clone() if t.data_ptr() % t.element_size() else t
+    address = t.data_ptr()
+    if not address and t.numel():
+        raise UnsupportedError("expected a tensor with memory of its own; its storage was freed")
+    return t.clone() if address % t.element_size() else t
 
 
 class Launcher:
@@ -117,6 +137,7 @@ class Launcher:
         self._names = (*family.operands(op), *op.outputs)
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         self._empty = family.empty
+        self._weighted = "weight" in family.parameters
 
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The result."""
@@ -124,7 +145,10 @@ class Launcher:
 
     def run_one(self, params: Parameters, x: Tensor) -> tuple[Any, Prepared]:
         """:meth:`run` for one operand and one result, which is most forwards."""
-        prepared = self._prepared.get((params, x.dtype, x.shape, x.stride()))
+        try:
+            prepared = self._prepared.get((params, x.dtype, x.shape, x.stride()))
+        except RuntimeError:  # no strides
+            return self.run(params, x)
         if prepared is not None and prepared.has_kernel and prepared.threads == get_num_threads():
             try:
                 address = x.data_ptr()
@@ -139,13 +163,27 @@ class Launcher:
 
     def run(self, params: Parameters, *tensors: Tensor) -> tuple[Any, Prepared]:
         """The result, and what was prepared for it."""
-        key = (params, *[v for t in tensors for v in (t.dtype, t.shape, t.stride())])
+        try:
+            layouts = [v for t in tensors for v in (t.dtype, t.shape, t.stride())]
+        except RuntimeError:
+            check_dense(tensors)
+            raise
+        key: tuple[Any, ...] = (params, *layouts)
+        if self._weighted and params[0] == 0:
+            key = (*key, str(params[0]))  # 0.0 equals -0.0, the results do not
         prepared = self._prepared.get(key)
         if prepared is None or prepared.threads != get_num_threads():
             if any(map(is_legacy_batchedtensor, tensors)):
                 return self._run_dispatched(params, tensors)
+            check_dense(tensors)
+            if tensors[0].dtype in ELEMENTS:
+                # What is prepared has the strides of its key: a copy has others, and its own key.
+                usable = tuple(map(readable, tensors))
+                if any(u is not t for u, t in zip(usable, tensors, strict=True)):
+                    return self.run(params, *usable)
             prepared = self._prepare(key, params, tensors)
         if not prepared.has_kernel:
+            check_dense(tensors)
             return self._otherwise(prepared.params, *tensors), prepared
         addresses = []
         for t in tensors:
@@ -154,7 +192,7 @@ class Launcher:
             except RuntimeError:
                 return self._run_dispatched(params, tensors)
             if not address or address & prepared.misaligned or t.is_neg():
-                return self.run(params, *[readable(t) for t in tensors])
+                return self.run(params, *map(readable, tensors))
             addresses.append(address)
         results = self._empty(self._op, prepared.params, *tensors)
         if len(results) == 1:
@@ -166,6 +204,7 @@ class Launcher:
     def _run_dispatched(
         self, params: Parameters, tensors: tuple[Tensor, ...]
     ) -> tuple[Any, Prepared]:
+        check_dense(tensors)
         prepared = self._describe(params, tensors)
         return self._dispatched(*tensors, *prepared.params), prepared
 
@@ -183,7 +222,6 @@ class Launcher:
         prepared = self._describe(params, tensors)
         params = prepared.params
         if tensors[0].dtype in ELEMENTS and not family.is_degenerate(op, params, *tensors):
-            tensors = tuple(readable(t) for t in tensors)
             results = family.empty(op, params, *tensors)
             views = family.views(op, params, *tensors, *results)
             if all(0 not in v.shape for v in views.values()):

@@ -24,6 +24,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active as transforms_active
+from torch._C import _is_tracing as is_tracing
 from torch._C import _len_torch_dispatch_stack as dispatch_modes
 from torch._C._functorch import (
     TransformType,
@@ -36,17 +37,15 @@ from torch._subclasses import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import Function
 from torch.compiler import is_compiling
-from torch.overrides import is_tensor_like
 
 from ..catalog import Op, find
 from ..errors import UnsupportedError
 from .counterparts import COUNTERPARTS
 from .families import ELEMENTS, FAMILIES, Family, Parameters, Reduction, Segment
-from .launches import Launcher, readable
+from .launches import PLAIN, Launcher, check_dense, readable
 from .library import define
 from .positions import positions
 
-PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _WITHOUT_MEMORY = (FakeTensor, FunctionalTensor)
 
 
@@ -67,6 +66,7 @@ class Operation:
         self.kind = kind
         self.family: Family = FAMILIES[find(kind, "forward").family](kind)
         self.counterpart = COUNTERPARTS.get(kind)
+        self.name = (self.counterpart and self.counterpart.name) or kind
         self.count = len(self.family.tensors)
         family = self.family
         suffix = f"_{edition}" if edition else ""
@@ -91,6 +91,7 @@ class Operation:
         """The forward."""
         if is_compiling() or transforms_active() or forward_ad._current_level >= 0:
             return self._transformed(params, *tensors)
+        self._refuse_tracing()
         wants_grad = False
         for t in tensors:
             if type(t) not in PLAIN or not t.is_cpu:
@@ -114,6 +115,7 @@ class Operation:
             or type(x) not in PLAIN
             or not x.is_cpu
             or dispatch_modes()
+            or is_tracing()
             or (x.requires_grad and is_functorch_wrapped_tensor(x))
         ):
             return self(params, x)
@@ -130,6 +132,7 @@ class Operation:
             if transforms_active():
                 return self.reference(*tensors, *params)
             return self.op(*tensors, *params)
+        self._refuse_tracing()
         if forward_ad._current_level >= 0 or _functionalizes():
             return self.reference(*tensors, *params)
         return self.Composable.apply(*tensors, *params)
@@ -157,6 +160,14 @@ class Operation:
             return self.ComposableBackward.apply(grad, *saves, *params)
         return self.launch_backward(params, grad, *saves)
 
+    def _refuse_tracing(self) -> None:
+        """torch.jit.trace writes down torch's calls: the empty result, not the kernel's work."""
+        if is_tracing():
+            raise UnsupportedError(
+                f"{self.name}: torch.jit.trace cannot record pullback's kernels; use torch.export "
+                f"or torch.compile, or torch's own function in what is traced"
+            )
+
     def evaluate(self, op: Op, params: Parameters, *tensors: Tensor) -> Any:
         """The values of a call, in any context; no derivative is recorded."""
         tensors = tuple(t.detach() for t in tensors)
@@ -173,9 +184,7 @@ class Operation:
 
     def _elsewhere(self, params: Parameters, *tensors: Tensor) -> Any:
         """A call on tensors that are not plain CPU memory, or that a mode wants to see."""
-        for t in tensors:
-            if not is_tensor_like(t):
-                raise TypeError(f"{self.kind}: expected a torch.Tensor, got {type(t).__name__}")
+        check_dense(tensors)
         params = self.family.canonical(params, tensors[0])
         unknown = any(type(t) not in PLAIN and not isinstance(t, _WITHOUT_MEMORY) for t in tensors)
         if unknown or self._is_for_torch(params, tensors):
@@ -307,6 +316,7 @@ class _ByFunction:
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         if any(map(is_legacy_batchedtensor, tensors)):
             return self._dispatched(*tensors, *params)
+        check_dense(tensors)
         return self._family.by_function(self._op, params, *map(readable, tensors))
 
 

@@ -10,15 +10,23 @@ from types import TracebackType
 from typing import Any
 
 from torch import Tensor
+from torch._C import _is_tracing as is_tracing
+from torch.compiler import is_compiling
+from torch.jit._builtins import _get_builtin_table as script_names
 
 from .counterparts import COUNTERPARTS
 from .families import ELEMENTS, Lerp, Reduction, Scan, Softmax
 from .functions import make_function
-from .operations import PLAIN, operation
+from .launches import PLAIN, is_dense
+from .operations import operation
 
 _lock = threading.RLock()
 _depth = 0
 _originals: list[tuple[Any, str, bool, Any, Any]] = []
+
+
+def _is_served(x: Any) -> bool:
+    return type(x) in PLAIN and x.is_cpu and x.dtype in ELEMENTS and is_dense(x)
 
 
 def _is_dim(value: Any) -> bool:
@@ -70,7 +78,7 @@ def _norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: Any = False, *, dtype:
 
 
 def _lerp(input: Any, end: Any, weight: Any) -> Any:
-    if not isinstance(weight, (int, float)) or type(end) not in PLAIN or not end.is_cpu:
+    if not isinstance(weight, (int, float)) or not _is_served(end):
         return None
     return ((end, weight), {}) if end.dtype == input.dtype else None
 
@@ -97,7 +105,7 @@ def _routed(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def routed(*args: Any, **kwargs: Any) -> Any:
         x: Any = args[0] if args else None
-        if type(x) in PLAIN and x.is_cpu and x.dtype in ELEMENTS:
+        if _is_served(x) and (is_compiling() or not is_tracing()):
             try:
                 fitting = arguments(*args, **kwargs)
             except TypeError:
@@ -118,6 +126,9 @@ def _owner(home: str) -> tuple[Any, str]:
 
 
 def _install() -> None:
+    # TorchScript knows torch's functions by their id. torch itself scripts its decompositions at
+    # the first use of forward mode, and would not know the routed ones.
+    names = script_names()
     for kind, counterpart in COUNTERPARTS.items():
         for home in counterpart.homes:
             owner, name = _owner(home)
@@ -125,11 +136,14 @@ def _install() -> None:
             ours = _routed(original, kind)
             _originals.append((owner, name, name in vars(owner), original, ours))
             setattr(owner, name, ours)
+            if id(original) in names:
+                names[id(ours)] = names[id(original)]
 
 
 def _uninstall() -> None:
     while _originals:
         owner, name, own, original, ours = _originals.pop()
+        script_names().pop(id(ours), None)
         if vars(owner).get(name) is not ours:
             continue  # someone else has patched it since; what they put there is theirs
         if own:

@@ -75,7 +75,7 @@ def _by_kernel(x: Tensor, y: Tensor, dim: int, reverse: bool, ties: str) -> Tens
 
     last = ties == "last"
     x, y = (x.contiguous() if last else x), y.contiguous()
-    result = torch.empty(x.shape, dtype=torch.int64)
+    result = torch.empty(x.shape, dtype=torch.int64, device="cpu")  # whatever the default is
     n = x.shape[dim]
     width = 1
     for size in x.shape[dim + 1 :]:
