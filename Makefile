@@ -1,4 +1,5 @@
 # make test    lint, types, the suite, planted faults; in its own environment (.venv-test)
+# make fuzz    random calls against definitions in long double, until Ctrl-C; FUZZ="--minutes 30"
 # make bench   the quick benchmark beside PyTorch and JAX; in its own environment (.venv-bench)
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ PIP := -m pip --disable-pip-version-check install -qq
 # Installed by itself and first: left to choose while resolving the rest, pip may take another build.
 TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml | head -n 1)
 
-.PHONY: test bench lint types suite mutants format docs clean
+.PHONY: test bench lint types suite mutants fuzz format docs clean
 
 test: lint types suite mutants
 
@@ -38,6 +39,9 @@ suite: .venv-test/ready
 
 mutants: .venv-test/ready
 	$(TEST)/python tools/mutants.py
+
+fuzz: .venv-test/ready
+	$(TEST)/python tools/fuzz.py $(FUZZ)
 
 format: .venv-test/ready
 	$(TEST)/ruff check --fix .

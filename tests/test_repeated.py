@@ -125,6 +125,30 @@ def test_a_bad_operand_is_refused_again():
         pb.softmax_backward(dy, y=y, axis=2)
 
 
+def test_a_misaligned_operand_is_refused_again():
+    dy, y = np.ones((3, 4)), np.ones((3, 4))
+    pb.softmax_backward(dy, y=y)
+    odd = np.ndarray((3, 4), np.float64, np.zeros(12 * 8 + 1, np.uint8), offset=1)
+    with pytest.raises(pb.MisalignedOperandError, match="y: "):
+        pb.softmax_backward(dy, y=odd)
+    with pytest.raises(pb.MisalignedOperandError, match="out: "):
+        pb.softmax_backward(dy, y=y, out=odd)
+    assert not odd.any()
+
+
+def test_an_output_over_an_operand_is_refused_again():
+    both = np.ones(16)
+    dy, y, behind = both[:12].reshape(3, 4), np.ones((3, 4)), both[4:].reshape(3, 4)
+    pb.softmax_backward(dy, y=y)
+    for operands in ({"dy": dy, "y": y}, {"dy": y, "y": dy}):
+        with pytest.raises(pb.InvalidProblemError, match="output apart from"):
+            pb.softmax_backward(**operands, out=behind)
+    pb.lerp_backward(y, weight=0.5)
+    with pytest.raises(pb.InvalidProblemError, match="output apart from"):
+        pb.lerp_backward(y, weight=0.5, out=(dy, behind))
+    assert (both == 1).all()
+
+
 def test_parameters_tell_calls_apart():
     x = np.array([[2.0, 2.0, 1.0]])
     dy, y = np.ones((1, 1)), np.array([[2.0]])

@@ -114,3 +114,32 @@ def test_backward_copies_bits():
     ids = np.array([3, 1, 0, 2])
     result = pb.segment_sum_backward(rows, ids)
     assert np.array_equal(result.view(np.uint32).ravel(), bits[ids])
+
+
+def strided(buffer: np.ndarray, shape, strides) -> np.ndarray:
+    """A view with strides in elements."""
+    steps = [s * buffer.itemsize for s in strides]
+    return np.lib.stride_tricks.as_strided(buffer, shape, steps)
+
+
+def test_columns_that_do_not_merge_overlap_neither_each_other_nor_the_operand():
+    """Each pair of columns is in order by itself; the output as a whole is not."""
+    rows, ids = np.arange(16.0).reshape(4, 2, 2), np.array([0, 0, 1, 1])
+    buffer = np.zeros(64)
+    folded = strided(buffer, (2, 2, 2), (8, 0, 1))
+    with pytest.raises(pb.InvalidProblemError, match="out: expected an output without overlapping"):
+        pb.segment_sum(rows, ids, 2, out=folded)
+    with pytest.raises(pb.InvalidProblemError, match="out: expected an output without overlapping"):
+        pb.segment_sum_backward(rows[:2], ids[:2], out=folded)
+    assert not buffer.any()
+    operand = strided(buffer, (4, 2, 2), (8, 3, 1))
+    operand[...] = rows
+    crossed = strided(buffer[3:], (2, 2, 2), (8, -3, 1))
+    before = buffer.copy()
+    with pytest.raises(pb.InvalidProblemError, match="out: expected an output apart from input"):
+        pb.segment_sum(operand, ids, 2, out=crossed)
+    with pytest.raises(pb.InvalidProblemError, match="out: expected an output apart from d_output"):
+        pb.segment_sum_backward(operand, ids[:2], out=crossed)
+    assert np.array_equal(buffer, before)
+    apart = strided(np.zeros(64), (2, 2, 2), (16, 4, 1))
+    assert np.array_equal(pb.segment_sum(operand, ids, 2, out=apart), pb.segment_sum(rows, ids, 2))

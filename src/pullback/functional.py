@@ -15,6 +15,7 @@ from .dimensions import merge
 from .errors import InvalidProblemError
 from .interop import View, empty, empty_like, is_writable_kind, mark_written, output_view, restore
 from .interop import view as view_of
+from .overlap import overlaps, self_overlaps
 from .repeated import (
     reduce_again,
     reduce_backward_again,
@@ -316,6 +317,8 @@ def run_segment(
     pairs = [
         {"input": a, "segment_ids": ids, "output": b} for a, b in _cut_into_rows(v, target.view)
     ]
+    if len(pairs) > 1:
+        _check_apart(target.view, {"input": v})
 
     def make(on: PlanPreference, width: int) -> p.Plan:
         return names[1].select(names[0](rows, width, segments, v.dtype, oor), on)
@@ -336,6 +339,8 @@ def run_segment_backward(op: Op, d_output: Any, segment_ids: Any, oor: Any, out:
     pairs = [
         {"d_output": a, "segment_ids": ids, "d_input": b} for a, b in _cut_into_rows(v, target.view)
     ]
+    if len(pairs) > 1:
+        _check_apart(target.view, {"d_output": v})
 
     def make(on: PlanPreference, width: int) -> p.Plan:
         return p.UnsortedSegmentSumBackwardPlan.select(
@@ -367,6 +372,20 @@ def _execute_pairs(
 def _check_shape(v: View, shape: tuple[int, ...]) -> None:
     if v.shape != shape:
         raise InvalidProblemError(f"out: expected shape {shape}, got {v.shape}")
+
+
+def _check_apart(out: View, operands: dict[str, View]) -> None:
+    """Raise for an output whose pairs, each in order alone, overlap each other or an operand."""
+    if self_overlaps(out):
+        raise InvalidProblemError(
+            f"out: expected an output without overlapping elements, got strides {out.strides} for "
+            f"shape {out.shape}"
+        )
+    for name, v in operands.items():
+        if overlaps(out, v):
+            raise InvalidProblemError(
+                f"out: expected an output apart from {name}, got memory that overlaps it"
+            )
 
 
 def _signature(op: Op) -> tuple[str, str]:
