@@ -221,3 +221,85 @@ def test_beyond_two_to_the_31_elements():
     x[[5, 2**31 + 1, n - 1]] = 2.0, -7.0, 3.0
     assert float(pb.sum(x)) == -2.0
     assert float(pb.min(x[::-1])) == -7.0
+
+
+def test_fewer_threads_where_no_more_can_be_started():
+    """Stacks of a size that no address space holds, after one thread that could be started."""
+    run_script(
+        FORKING
+        + """
+import threading
+pb.set_num_threads(2)
+expected = digest()
+threading.stack_size(1 << 47)
+pb.set_num_threads(6)
+assert digest() == expected
+from pullback.schedules.numba.pool import pool
+assert pool._workers == 1
+pool._workers = 0  # as if the first could not be started either
+assert digest() == expected
+threading.stack_size(0)
+assert digest() == expected
+assert pool._workers == 5
+"""
+    )
+
+
+def test_fork_while_another_thread_compiles(tmp_path):
+    """The child compiles a kernel of its own."""
+    run_script(
+        FORKING
+        + """
+import signal, threading, time
+small = np.ones((4, 50), "f4")
+pb.cumsum(small)
+names = ("cumprod", "cummax", "cummin", "logcumsumexp")
+compiling = threading.Thread(target=lambda: [getattr(pb, name)(small) for name in names])
+compiling.start()
+time.sleep(0.1)
+assert compiling.is_alive()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)  # ends a child that hangs
+    os._exit(0 if pb.sum(small.astype("f8")).item() == 200 else 1)
+assert os.waitpid(pid, 0)[1] == 0, "the child failed"
+compiling.join()
+""",
+        PULLBACK_CACHE_DIR=tmp_path,
+    )
+
+
+def test_two_threads_fork_at_once():
+    run_script(
+        FORKING
+        + """
+import threading
+expected, failed = digest(), []
+
+def fork():
+    for _ in range(5):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        failed.append(os.waitpid(pid, 0)[1])
+
+threads = [threading.Thread(target=fork) for _ in range(3)]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+assert failed == [0] * 15, failed
+assert float(pb.min(x)) == x.min()  # a kernel that is compiled after
+"""
+    )
+
+
+def test_launches_kept_by_a_plan_are_bounded():
+    descriptor = pb.BinaryParamDescriptor("lerp", (2, 3), element="f32", param=0.5)
+    plan = pb.BinaryParamPlan.select(descriptor)
+    room, y = np.ones(1000, np.float32), np.empty((2, 3), np.float32)
+    for row in range(3, 603):
+        a = np.lib.stride_tricks.as_strided(room, (2, 3), (4 * row, 4))
+        plan.run(a=a, b=a, y=y)
+    assert (y == 1).all()
+    assert len(plan._runner._launches) <= 256

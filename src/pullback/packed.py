@@ -75,7 +75,7 @@ def _written_out(problem: Problem, launch: Any, shapes: Any, strides: Any, threa
     if len(launch.phases) == 1 and runs_serial(launch.units, launch.traffic, threads):
         lines.append("run_serial(phase.kernel.address, block.buffer_info()[0], units)")
     else:
-        lines.append("run_block(block, threads)")
+        lines.append("run_block(block, threads, operands)")
     lines.append("return True")
     tools = {
         "ndarray": np.ndarray,

@@ -12,7 +12,6 @@ import ctypes
 import hashlib
 import mmap
 import platform
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from numba.extending import intrinsic
 from ..large_pages import ADVICE, madvise
 from ..schedules.numba.compile import compile_for_c
 from ..schedules.numba.memory import int32_at, set_word, word
-from ..schedules.numba.pool import call_kernel, fetch_add
+from ..schedules.numba.pool import call_kernel, fetch_add, give_way
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
@@ -85,14 +84,6 @@ _MESSAGES = {
 }
 
 
-def _yield_address() -> int:
-    if sys.platform == "win32":
-        function = ctypes.WinDLL("kernel32").SwitchToThread
-    else:
-        function = ctypes.CDLL(None).sched_yield
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
 def _add_symbols() -> None:
     """Names that compiled code refers to, whether compiled now or loaded from a cache."""
     python = ctypes.pythonapi
@@ -100,7 +91,6 @@ def _add_symbols() -> None:
     symbols["pullback_jax_registry"] = registry.ctypes.data
     symbols["pullback_jax_allocate"] = ctypes.cast(python.PyMem_RawMalloc, ctypes.c_void_p).value
     symbols["pullback_jax_release"] = ctypes.cast(python.PyMem_RawFree, ctypes.c_void_p).value
-    symbols["pullback_jax_yield"] = _yield_address()
     if madvise is not None:
         symbols["pullback_jax_advise"] = ctypes.cast(madvise, ctypes.c_void_p).value
     for name, address in symbols.items():
@@ -150,16 +140,11 @@ def _external(name: str, count: int) -> Callable:
         @intrinsic
         def call(context, first, second, third):
             return types.int64(types.int64, types.int64, types.int64), codegen
-    elif count == 1:
+    else:
 
         @intrinsic
         def call(context, argument):
             return types.int64(types.int64), codegen
-    else:
-
-        @intrinsic
-        def call(context):
-            return types.int64(), codegen
 
     return call
 
@@ -171,7 +156,6 @@ _kernel_message = _symbol("pullback_jax_kernel")
 _memory_message = _symbol("pullback_jax_memory")
 _allocate = _external("pullback_jax_allocate", 1)
 _release = _external("pullback_jax_release", 1)
-_yield = _external("pullback_jax_yield", 0)
 _advise = _external("pullback_jax_advise", 3)
 
 
@@ -376,7 +360,7 @@ def _share(api, context, function, block, units, threads):
     _work(job)
     # Every chunk is claimed; those of other threads are running and will end.
     while fetch_add(job + 8 * DONE, 0) < chunks:
-        _yield()
+        give_way()
     _let_go(job, refused + 1)
     return True
 

@@ -136,8 +136,9 @@ def _register(kernel: Kernel, problem: AnyProblem) -> int:
     """The id of a kernel: the same in every process that would compile the same code for it."""
     identity = _identity(kernel.name, code_digest(functions_of(problem.formula)))
     if identity not in _registered:
-        _registered[identity] = kernel
+        # Remembered last: an interrupt in between leaves a kernel that is registered again.
         handler.register_kernel(identity, kernel.address)
+        _registered[identity] = kernel
     return identity
 
 

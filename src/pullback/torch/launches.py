@@ -77,17 +77,18 @@ class Prepared:
         self._phases, self._traffic = launch.phases, launch.traffic
         self._workspace = launch.workspace
 
-    def run(self, *addresses: int) -> None:
-        """Run on operands and results at these addresses."""
+    def run(self, tensors: tuple[Tensor, ...], *addresses: int) -> None:
+        """Run on operands and results, and their addresses."""
         block = self._template[:]
         for which, nbytes in self._large:
             use_large_pages(addresses[which], nbytes)
         for word, which, offset in self._places:
             block[word] = addresses[which] + offset
+        own = None
         if self._workspace:
             own = torch.empty(self._workspace, dtype=torch.uint8, device="cpu")
             block[SCRATCH] = own.data_ptr()
-        run_phases(self._phases, block, block.buffer_info()[0], self._traffic, self.threads)
+        run_phases(self._phases, block, self._traffic, self.threads, (tensors, own))
 
 
 def is_dense(t: Tensor) -> bool:
@@ -157,7 +158,7 @@ class Launcher:
             if address and not address & prepared.misaligned and not x.is_neg():
                 shape = prepared.shape
                 y = torch.empty_like(x) if shape is None else x.new_empty(shape)
-                prepared.run(address, y.data_ptr())
+                prepared.run((x, y), address, y.data_ptr())
                 return y, prepared
         return self.run(params, x)
 
@@ -196,9 +197,9 @@ class Launcher:
             addresses.append(address)
         results = self._empty(self._op, prepared.params, *tensors)
         if len(results) == 1:
-            prepared.run(*addresses, results[0].data_ptr())
+            prepared.run((*tensors, *results), *addresses, results[0].data_ptr())
             return results[0], prepared
-        prepared.run(*addresses, *[t.data_ptr() for t in results])
+        prepared.run((*tensors, *results), *addresses, *[t.data_ptr() for t in results])
         return results, prepared
 
     def _run_dispatched(

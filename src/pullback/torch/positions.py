@@ -101,5 +101,6 @@ def _by_kernel(x: Tensor, y: Tensor, dim: int, reverse: bool, ties: str) -> Tens
     units = x.numel() // (n * width) * tiles
     traffic = x.numel() * (8 + (1 + last) * x.element_size())
     address = block.buffer_info()[0]
-    run(kernel_address(8 * x.element_size()), address, units, traffic, get_num_threads())
+    kernel, owners = kernel_address(8 * x.element_size()), (block, x, y, result)
+    run(kernel, address, units, traffic, get_num_threads(), owners)
     return result

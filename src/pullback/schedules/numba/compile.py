@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import os
 import pickle
 import sys
 import threading
@@ -22,16 +23,38 @@ from typing import Any
 
 import llvmlite
 import numba
+from llvmlite.binding import ffi
 from numba.core import caching, serialize, sigutils
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
+from numba.core.compiler_lock import global_compiler_lock
 
 from ...formulas.record import Formula, functions_of
 from . import disk
 from .jit import kernel_key
 
 SIGNATURE = "void(int64, int64, int64)"
-_lock = threading.Lock()
+_lock = threading.RLock()
+# Held across a fork, in the order in which compiling takes them: a child that got them from another
+# thread in the middle of a kernel would wait for ever at its own first one.
+_locks = (_lock, global_compiler_lock, getattr(ffi.lib, "_lock", contextlib.nullcontext()))
+
+
+def _before_fork() -> None:
+    for lock in _locks:
+        lock.__enter__()
+
+
+def _after_fork() -> None:
+    for lock in reversed(_locks):
+        with contextlib.suppress(RuntimeError):  # not taken, if an interrupt came before
+            lock.__exit__(None, None, None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+    )
 
 
 @cache

@@ -6,10 +6,11 @@ written (float16 and bfloat16 from the float32 nearest to the float64 value).
 
 from __future__ import annotations
 
-import platform
+from functools import cache
 
 from llvmlite import binding, ir
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 
 from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, constant, splat
 
@@ -21,11 +22,31 @@ _MASK = ir.VectorType(ir.IntType(1), LANES)
 _STORAGE = {"f64": DOUBLE, "f32": FLOAT, "f16": I16, "bf16": I16}
 
 
+# Both conversions, and what LLVM calls where the target has no instruction for them: functions that
+# a process need not have.
+_CONVERSIONS = """
+define <8 x half> @narrow(<8 x float> %v) {
+  %r = fptrunc <8 x float> %v to <8 x half>
+  ret <8 x half> %r
+}
+define <8 x float> @widen(<8 x half> %v) {
+  %r = fpext <8 x half> %v to <8 x float>
+  ret <8 x float> %r
+}
+"""
+_CALLED = ("__truncsfhf2", "__extendhfsf2", "__gnu_f2h_ieee", "__gnu_h2f_ieee")
+
+
+@cache
 def has_native_half() -> bool:
-    """Whether LLVM's half conversions are instructions here; elsewhere they would be calls."""
-    if platform.machine().lower() in ("aarch64", "arm64"):
-        return True
-    return bool(binding.get_host_cpu_features().get("f16c", False))
+    """Whether half conversions are instructions of the target that Numba compiles for.
+
+    That need not be this CPU (``NUMBA_CPU_NAME``), and what a target has follows from its name and
+    its features together, so the target is asked.
+    """
+    target = cpu_target.target_context.codegen()._tm
+    code = target.emit_assembly(binding.parse_assembly(_CONVERSIONS))
+    return not any(name in code for name in _CALLED)
 
 
 def _as(v, lane: ir.Type) -> ir.VectorType:

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -269,12 +270,15 @@ class Phase:
         return self._kernel
 
 
-def run_phases(phases: Sequence[Phase], block, p: int, traffic: int, threads: int) -> None:
-    """Run phases on a filled parameter block, whose words can be read by index, at an address."""
+def run_phases(
+    phases: Sequence[Phase], block: array, traffic: int, threads: int, owners: Any
+) -> None:
+    """Run phases on a filled parameter block; ``owners`` keep what it points to alive."""
+    p, held = block.buffer_info()[0], (block, owners)
     for phase in phases:
         if phase.only_if_strained and not block[STRAINED]:
             continue
-        pool.run(phase.kernel.address, p, phase.units, traffic, threads)
+        pool.run(phase.kernel.address, p, phase.units, traffic, threads, held)
 
 
 def has_plain_form(problem: Problem) -> bool:
@@ -443,8 +447,8 @@ class Launch:
         monoids = [formula.monoid] if isinstance(formula, ScanFormula) else _monoids(formula)
         return rows * blocks * sum(len(m.state) for m in monoids) * 8
 
-    def run(self, addresses: dict[str, int], workspace: int, threads: int) -> None:
-        """Run on operands at these addresses."""
+    def run(self, addresses: dict[str, int], workspace: int, threads: int, owners: Any) -> None:
+        """Run on operands at these addresses, which ``owners`` keep alive."""
         block = self.template[:]
         block[SCRATCH] = workspace
         for o, name in enumerate(self.sources):
@@ -452,7 +456,7 @@ class Launch:
         phases = self.phases
         if phases is not self.phases_in_place and self._is_in_place(addresses):
             phases = self.phases_in_place
-        run_phases(phases, block, block.buffer_info()[0], self.traffic, threads)
+        run_phases(phases, block, self.traffic, threads, owners)
 
     def operand_words(self) -> list[tuple[int, str, int]]:
         """Words of the parameter block that hold addresses: whose, and how far from its start."""
@@ -461,9 +465,9 @@ class Launch:
             for o, (name, offset) in enumerate(zip(self.sources, self._offsets, strict=True))
         ]
 
-    def run_block(self, block: array, threads: int) -> None:
+    def run_block(self, block: array, threads: int, owners: Any) -> None:
         """Run on a filled parameter block, of operands that are apart."""
-        run_phases(self.phases, block, block.buffer_info()[0], self.traffic, threads)
+        run_phases(self.phases, block, self.traffic, threads, owners)
 
     def _is_in_place(self, addresses: dict[str, int]) -> bool:
         targets = {addresses[n] for n in self.key.op.outputs if n in addresses}
