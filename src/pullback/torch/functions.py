@@ -70,7 +70,9 @@ def run_lerp(operation: Operation, input: Tensor, end: Tensor, weight: Any) -> A
         return operation.reference(input, end, weight)
     if input.shape != end.shape:
         input, end = torch.broadcast_tensors(input, end)
-    return operation((float(arguments.number_of("lerp", "weight", weight)),), input, end)
+    if type(weight) is not float:
+        weight = float(arguments.number_of("lerp", "weight", weight))
+    return operation((weight,), input, end)
 
 
 def traced(function: Callable[..., Any], given: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ compile, export, fake, meta, modes   the ops registered in :mod:`.library`
 forward mode, torch.func inside      torch's own function (:mod:`.counterparts`). There a custom
 compile, tensor subclasses, dtypes   Function's rules are ignored, its jvp gives wrong second
 beyond the four                      derivatives, or memory is not what it seems
+torch.jit.trace, sparse, nested      none: refused
 ===================================  ===========================================================
 """
 
