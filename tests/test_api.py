@@ -11,7 +11,7 @@ import pytest
 import pullback as pb
 from cells import OPS, PLANS, SEGMENT_PLANS
 from grid import default
-from pullback import oracle
+from pullback import functional, oracle, repeated
 from pullback.schedules.numba import pool
 
 SCAN = "(x, axis=-1, *, reverse=False, out=None)"
@@ -148,6 +148,34 @@ def test_squeezed_or_kept(kind):
             saves = {"shape": x.shape} if kind == "sum" else {"x": x, "y": y}
             results.add(backward(y, axis=axis, **saves).tobytes())
         assert len(results) == 1
+
+
+@pytest.mark.parametrize("warmed", [False, True])
+@pytest.mark.parametrize("kind", ["sum", "mean", "max", "std"])
+def test_squeezed_over_axes_of_length_one(kind, warmed):
+    """Elements are as many with the axes as without: the rank alone tells which it is."""
+    backward = getattr(pb, f"{kind}_backward")
+    for shape, axis in (((1, 3), 0), ((3, 1), 1), ((1, 3, 1), (0, 2)), ((1, 1), None)):
+        x = np.arange(1.0, 1.0 + np.prod(shape)).reshape(shape)
+        kept, squeezed = getattr(pb, kind)(x, axis, keepdims=True), getattr(pb, kind)(x, axis)
+        saves = {"shape": shape} if kind in ("sum", "mean") else {"x": x}
+        forget()
+        expected = backward(kept, axis=axis, **_with_y(saves, kept))
+        if not warmed:
+            forget()
+        dx = backward(squeezed, axis=axis, **_with_y(saves, squeezed))
+        assert dx.shape == shape
+        assert dx.tobytes() == expected.tobytes()
+
+
+def _with_y(saves: dict, y: np.ndarray) -> dict:
+    return {**saves, "y": y} if "x" in saves else saves
+
+
+def forget() -> None:
+    """Clear what functions remember of earlier calls."""
+    repeated._calls.clear()
+    functional._plans.clear()
 
 
 def test_lists_and_enums_are_welcome():

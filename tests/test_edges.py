@@ -149,6 +149,50 @@ def test_norm2_neither_overflows_nor_underflows(scale):
     assert np.allclose(pb.norm2_backward(np.array(1.0), x=x, y=y), [0.6, 0.8], rtol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1e200, 1e-200, 2.0**-1070, 2.0**1021])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_deviations_neither_overflow_nor_underflow(scale, axis):
+    """Squares leave the range of a float64; at 2**1021 the sum and a difference do too."""
+    x = np.outer(f64(6, -6, -6, -6, 6, -6, -6, -6), np.ones(3)) * scale
+    x = x if axis == 0 else x.T
+    exact = 6 * np.sqrt(0.75) * scale
+    y = pb.std(x, axis, correction=0)
+    assert np.allclose(y, exact, rtol=1e-15, atol=5e-324)
+    dx = pb.std_backward(np.ones(3), x=x, y=y, axis=axis, correction=0)
+    assert np.allclose(dx, np.where(x > 0, 9 / 8, -3 / 8) * (scale / y[0]), rtol=1e-14, atol=0)
+    dy = np.full(3, 1e-300 if scale > 1 else 1e300)
+    dx = pb.var_backward(dy, x=x, axis=axis, correction=0)
+    assert np.allclose(dx, np.where(x > 0, 9 / 4, -3 / 4) * (dy[0] * scale), rtol=1e-14, atol=0)
+    assert (pb.var(x, axis) == (INF if scale > 1 else 0.0)).all()
+
+
+def test_variance_is_rounded_once_where_it_is_subnormal():
+    """2 * (2**-531)**2 is 2**-1061, which float64 holds."""
+    assert shown(pb.var(f64(2.0**-531, 3 * 2.0**-531))) == [2.0**-1061]
+    assert shown(pb.std(f64(1e200, -1e200))) == [float(np.sqrt(2.0) * 1e200)]
+    assert np.allclose(pb.std(f64(1e-200, 3e-200)), np.sqrt(2.0) * 1e-200, rtol=1e-15, atol=0)
+    assert shown(pb.var(f64(1e200, -1e200))) == [INF]
+    assert shown(pb.var(f64(1e-200, 3e-200))) == [0.0]
+
+
+def test_mean_of_a_long_row_whose_sum_overflows():
+    """Long enough to be cut over threads, and all of one sign."""
+    n = 300_000
+    x = np.full(n, 1.5e308)
+    x[::2] = 1.25e308
+    y = pb.std(x, correction=0)
+    assert np.allclose(y, 0.125e308, rtol=1e-12)
+    dx = pb.var_backward(np.array(1e-300), x=x, correction=0)
+    assert np.allclose(np.abs(dx), 2e-300 * 0.125e308 / n, rtol=1e-12, atol=0)
+    dx = pb.std_backward(np.array(1.0), x=x, y=y, correction=0)
+    assert np.allclose(np.abs(dx), 1 / n, rtol=1e-12, atol=0)
+
+
+def test_a_variance_of_infinities_is_not_a_number():
+    for row in ((INF, 1.0), (-INF, INF), (NAN, 1.0)):
+        assert shown(pb.var(f64(*row))) == shown(pb.std(f64(*row))) == [None]
+
+
 def test_zero_norm_and_zero_deviation_have_zero_gradient():
     zero, one = np.zeros(5), np.array(1.0)
     assert shown(pb.norm2_backward(one, x=zero, y=pb.norm2(zero))) == [0.0] * 5

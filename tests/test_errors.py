@@ -55,9 +55,8 @@ class Call:
             with pytest.raises(error) as caught:
                 self.cell.run_function(self.operands, out=outs if len(outs) > 1 else outs[0])
             # The function calls its output "out".
-            names = [re.escape("out") if w in self.outputs else re.escape(w) for w in words[:1]]
-            pattern = "|".join([*names, *(re.escape(w) for w in words[:1])])
-            assert re.match(rf"({pattern})\b", str(caught.value)), str(caught.value)
+            name = "out" if words[0] in self.outputs else words[0]
+            assert re.match(rf"{name}\b", str(caught.value)), str(caught.value)
             check_class(caught, error)
         for name, fenced in self.fenced.items():
             assert fenced.is_untouched(), f"{name} was written by a call that raised"
@@ -146,8 +145,8 @@ def test_unsupported_dtype(op, dtype):
         call = Call(op)
         wrong = np.zeros(call.cell.shape_of(name), dtype)
         call.operands[name] = wrong
-        expected = pb.InvalidProblemError if dtype == "i4" else pb.UnsupportedError
-        call.refused(expected, name, "i32" if dtype == "i4" else wrong.dtype.newbyteorder("=").name)
+        shown = "i32" if dtype == "i4" else wrong.dtype.newbyteorder("=").name
+        call.refused(pb.UnsupportedError, name, shown)
 
 
 @pytest.mark.parametrize("element", ["f8", "int32", "complex64", np.int32, "float", None, 3])
@@ -357,7 +356,7 @@ def test_axis_out_of_range(op):
         check_message(caught, pb.InvalidProblemError, words)
         call = Call(op)
         call.cell = replace(call.cell, axis=axis)
-        with pytest.raises(pb.InvalidProblemError, match=rf"axis.*\[-2, 1\].*{axis}"):
+        with pytest.raises(pb.InvalidProblemError, match=rf"^axis: .*\[-2, 1\].*{axis}"):
             call.cell.run_function(call.operands, out=next(iter(call.outputs.values())))
         assert all(f.is_untouched() for f in call.fenced.values())
 
@@ -464,9 +463,11 @@ def test_lerp_backward_takes_a_pair():
     for out in (dy, (dy,), (dy, dy, dy)):
         with pytest.raises(pb.InvalidProblemError, match=r"^out: expected a pair \(da, db\)"):
             pb.lerp_backward(dy, weight=0.5, out=out)
-    for weight in ("half", None, [1, 2]):
-        with pytest.raises(pb.InvalidProblemError, match=r"^weight: expected a number"):
-            pb.lerp_backward(dy, weight=weight)
+    read_only = np.ones(3, "f4")
+    read_only.flags.writeable = False
+    for k, out in enumerate([(read_only, None), (None, read_only)]):
+        with pytest.raises(pb.InvalidProblemError, match=rf"^out\[{k}\]: .*writable"):
+            pb.lerp_backward(dy, weight=0.5, out=out)
 
 
 def test_wrong_descriptor_for_a_plan():
@@ -477,7 +478,29 @@ def test_wrong_descriptor_for_a_plan():
         pb.ScanBackwardPlan.select(descriptor)
 
 
-@pytest.mark.parametrize("n", [0, -1, 1.5, True, "two", None])
+def test_stream_and_preference_of_other_types():
+    plan = pb.ScanPlan.select(pb.ScanDescriptor("cumsum", (3,)))
+    x, y = np.ones(3, "f4"), np.zeros(3, "f4")
+    for stream in (5, "0", True, object()):
+        with pytest.raises(pb.InvalidProblemError, match=r"^stream: expected a Stream or None"):
+            plan.run(x=x, y=y, stream=stream)
+    assert not y.any()
+    for preference in ("numba", 0, False):
+        with pytest.raises(pb.InvalidProblemError, match=r"^preference: expected a PlanPreference"):
+            pb.ScanPlan.select(plan.descriptor, preference)
+
+
+def test_thread_counts_of_numpy():
+    before = pb.get_num_threads()
+    try:
+        pb.set_num_threads(np.int64(2))
+        assert pb.get_num_threads() == 2
+        assert type(pb.get_num_threads()) is int
+    finally:
+        pb.set_num_threads(before)
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, True, "two", None, np.float64(2), np.int64(0)])
 def test_thread_counts(n):
     with pytest.raises(pb.InvalidProblemError, match=r"^n: expected a positive integer"):
         pb.set_num_threads(n)

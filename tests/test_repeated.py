@@ -97,8 +97,8 @@ def read_only(shape) -> np.ndarray:
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        (np.empty((4, 3)), "expected shape"),
-        (np.empty((3, 4), np.float32), "expected element f64"),
+        (np.empty((4, 3)), "out: expected shape"),
+        (np.empty((3, 4), np.float32), "out: expected element f64"),
         (read_only((3, 4)), "out: expected a writable output"),
         ("text", "out: expected a NumPy array"),
     ],

@@ -75,11 +75,15 @@ def _integer(value: object, what: str) -> int:
 
 def normalize_shape(shape: Iterable[Any], what: str, itemsize: int = 8) -> tuple[int, ...]:
     """Return `shape` as a tuple of ints, or raise InvalidProblemError naming `what`."""
-    if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
+    try:
+        if isinstance(shape, (str, bytes)):
+            raise TypeError
+        items = tuple(shape)
+    except TypeError:
         raise InvalidProblemError(
             f"{what}: expected a tuple of integers, got {shape!r} of type {type(shape).__name__}"
-        )
-    dims = tuple([_integer(dim, what) for dim in shape])
+        ) from None
+    dims = tuple([_integer(dim, what) for dim in items])
     if len(dims) > MAX_RANK:
         raise InvalidProblemError(f"{what}: expected rank at most {MAX_RANK}, got {len(dims)}")
     span = itemsize
@@ -133,17 +137,16 @@ def _real(value: object, what: str) -> float:
         if isinstance(value, (str, bytes, bool)):
             raise TypeError
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError:
+        raise InvalidProblemError(
+            f"{what}: expected a number that a float holds, got one beyond it"
+        ) from None
+    except (TypeError, ValueError):
         raise InvalidProblemError(f"{what}: expected a real number, got {value!r}") from None
     return _NAN if math.isnan(number) else number
 
 
 def _correction(value: object, what: str) -> int | float:
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        pass
     number = _real(value, what)
     if not math.isfinite(number):
         raise InvalidProblemError(f"{what}: expected a finite number, got {value!r}")

@@ -12,10 +12,20 @@ from . import descriptors as d
 from . import plan as p
 from .catalog import Op, catalog
 from .dimensions import merge
-from .errors import InvalidProblemError
+from .errors import InvalidProblemError, UnsupportedError
 from .interop import View, empty, empty_like, is_writable_kind, mark_written, output_view, restore
 from .interop import view as view_of
 from .overlap import overlaps, self_overlaps
+from .parameters import (
+    parse_axes,
+    parse_axis,
+    parse_correction,
+    parse_flag,
+    parse_out_of_range,
+    parse_shape,
+    parse_ties,
+    parse_weight,
+)
 from .repeated import (
     reduce_again,
     reduce_backward_again,
@@ -26,8 +36,8 @@ from .repeated import (
 from .threads import get_num_threads
 from .vocabulary import BackendKind, PlanPreference
 
-# Plans by (op.name, device, shape, dtype and parameters), so that a repeated call does not validate
-# again.
+# Plans by (op.name, device, shape, dtype and parsed parameters), so that a repeated call does not
+# validate again.
 _plans: dict[tuple[Any, ...], p.Plan] = {}
 _MOST_PLANS = 4096
 
@@ -52,12 +62,12 @@ def _plan_on_gpu(make: Callable[[PlanPreference], p.Plan], device: str) -> p.Pla
 def _float_view(array: Any, name: str) -> View:
     v = view_of(array, name)
     if v.element is None:
-        raise InvalidProblemError(f"{name}: expected a float array, got {v.dtype}")
+        raise UnsupportedError(f"{name}: expected a float array, got {v.dtype}")
     return v
 
 
 def _execute(plan: p.Plan, views: dict[str, View]) -> None:
-    plan.check_views(views)
+    plan.check_views(views, in_function=True)
     plan.check_values(views)
     plan.execute(views, 0, 0, plan.preference.threads or get_num_threads())
 
@@ -65,7 +75,15 @@ def _execute(plan: p.Plan, views: dict[str, View]) -> None:
 class _Output:
     """Where a result goes: the caller's ``out``, or a new array like an operand."""
 
-    def __init__(self, out: Any, like: Any, shape: tuple[int, ...], v: View, name: str):
+    def __init__(
+        self,
+        out: Any,
+        like: Any,
+        shape: tuple[int, ...],
+        v: View,
+        name: str,
+        called: str = "out",
+    ):
         self.given, self.like = out, like
         if out is not None:
             self.array = out
@@ -73,7 +91,7 @@ class _Output:
             self.array = empty_like(like, name=name)
         else:
             self.array = empty(like, shape, v.dtype, name=name)
-        self.view = output_view(self.array, "out" if out is not None else name)
+        self.view = output_view(self.array, called if out is not None else name)
 
     def result(self) -> Any:
         if self.given is not None:
@@ -101,7 +119,14 @@ def _run_same_shape(
     return target.result()
 
 
-def run_scan(op: Op, arrays: dict[str, Any], axis: int, reverse: bool, ties: Any, out: Any) -> Any:
+def run_scan(op: Op, arrays: dict[str, Any], axis: Any, reverse: Any, ties: Any, out: Any) -> Any:
+    # The usual types are let through here: a call to parse them takes 0.1 us each.
+    if type(axis) is not int:
+        axis = parse_axis(axis)
+    if reverse is not False and reverse is not True:
+        reverse = parse_flag(reverse, "reverse")
+    if type(ties) is not str:
+        ties = parse_ties(ties)
     parameters = (axis, reverse, ties)
     result = run_again(op, arrays, parameters, out)
     if result is not None:
@@ -110,7 +135,8 @@ def run_scan(op: Op, arrays: dict[str, Any], axis: int, reverse: bool, ties: Any
     lead = next(iter(views.values()))
 
     def make(on: PlanPreference) -> p.Plan:
-        fields: dict[str, Any] = {"scan_axis": axis, "reverse": reverse, "element": lead.dtype}
+        place = d.normalize_axis(axis, len(lead.shape), "axis")
+        fields: dict[str, Any] = {"scan_axis": place, "reverse": reverse, "element": lead.dtype}
         if op.direction == "forward":
             return p.ScanPlan.select(d.ScanDescriptor(op.kind, lead.shape, **fields), on)
         if ties is not None:
@@ -121,7 +147,9 @@ def run_scan(op: Op, arrays: dict[str, Any], axis: int, reverse: bool, ties: Any
     return _run_same_shape(op, make, parameters, arrays, views, out)
 
 
-def run_softmax(op: Op, arrays: dict[str, Any], axis: int, out: Any) -> Any:
+def run_softmax(op: Op, arrays: dict[str, Any], axis: Any, out: Any) -> Any:
+    if type(axis) is not int:
+        axis = parse_axis(axis)
     result = run_again(op, arrays, (axis,), out)
     if result is not None:
         return result
@@ -129,7 +157,8 @@ def run_softmax(op: Op, arrays: dict[str, Any], axis: int, out: Any) -> Any:
     lead = next(iter(views.values()))
 
     def make(on: PlanPreference) -> p.Plan:
-        fields: dict[str, Any] = {"softmax_axis": axis, "element": lead.dtype}
+        place = d.normalize_axis(axis, len(lead.shape), "axis")
+        fields: dict[str, Any] = {"softmax_axis": place, "element": lead.dtype}
         if op.direction == "forward":
             return p.SoftmaxPlan.select(d.SoftmaxDescriptor(op.kind, lead.shape, **fields), on)
         descriptor = d.SoftmaxBackwardDescriptor(op.kind, lead.shape, **fields)
@@ -157,17 +186,23 @@ def _moved(v: View, offset: int, shape: tuple[int, ...], strides: tuple[int, ...
     )  # fmt: skip
 
 
-def run_reduce(op: Op, x: Any, axis: Any, keepdims: bool, correction: float, out: Any) -> Any:
-    axis_key = tuple(axis) if isinstance(axis, list) else axis
-    parameters = (axis_key, correction)
+def run_reduce(op: Op, x: Any, axis: Any, keepdims: Any, correction: Any, out: Any) -> Any:
+    if type(axis) is not int:
+        axis = parse_axes(axis)
+    if keepdims is not False and keepdims is not True:
+        keepdims = parse_flag(keepdims, "keepdims")
+    if type(correction) is not int:
+        correction = parse_correction(correction)
+    parameters = (axis, correction)
     result = reduce_again(op, x, parameters, keepdims, out)
     if result is not None:
         return result
     v = _float_view(x, "x")
 
     def make(on: PlanPreference) -> p.Plan:
+        axes = d.normalize_axes(axis, len(v.shape), "axis")
         return p.ReducePlan.select(
-            d.ReduceDescriptor(op.kind, v.shape, axis_key, v.dtype, correction), on
+            d.ReduceDescriptor(op.kind, v.shape, axes, v.dtype, correction), on
         )
 
     plan = _plan((op.name, v.device, v.shape, v.dtype, *parameters), make, v.device)
@@ -182,23 +217,30 @@ def run_reduce(op: Op, x: Any, axis: Any, keepdims: bool, correction: float, out
 
 
 def run_reduce_backward(
-    op: Op, arrays: dict[str, Any], shape: Any, axis: Any, correction: float, ties: Any, out: Any
+    op: Op, arrays: dict[str, Any], shape: Any, axis: Any, correction: Any, ties: Any, out: Any
 ) -> Any:
-    axis_key = tuple(axis) if isinstance(axis, list) else axis
-    parameters = (axis_key, correction, ties)
+    if type(axis) is not int:
+        axis = parse_axes(axis)
+    if type(correction) is not int:
+        correction = parse_correction(correction)
+    if type(ties) is not str:
+        ties = parse_ties(ties)
+    like = "x" if "x" in arrays else "dy"
+    if like == "dy":
+        shape = parse_shape(shape)
+    parameters = (axis, correction, ties)
     result = reduce_backward_again(op, arrays, shape, parameters, out)
     if result is not None:
         return result
     views = {n: _float_view(a, n) for n, a in arrays.items()}
     dy = views["dy"]
-    if "x" in views:
+    if like == "x":
         shape = views["x"].shape
-    elif not isinstance(shape, tuple):
-        shape = d.normalize_shape(shape, "shape")
 
     def make(on: PlanPreference) -> p.Plan:
+        d.normalize_shape(shape, "shape", dy.itemsize)
         fields: dict[str, Any] = {
-            "reduce_axis": axis_key,
+            "reduce_axis": d.normalize_axes(axis, len(shape), "axis"),
             "element": dy.dtype,
             "correction": correction,
         }
@@ -208,12 +250,10 @@ def run_reduce_backward(
         return p.ReduceBackwardPlan.select(descriptor, on)
 
     plan = _plan((op.name, dy.device, shape, dy.dtype, *parameters), make, dy.device)
-    axes = plan.descriptor.axes
+    target = _Output(out, arrays[like], shape, views[like], "dx")
     for name in ("dy", "y"):
         if name in views:
-            views[name] = _kept(views[name], axes, len(shape), name)
-    like = "x" if "x" in arrays else "dy"
-    target = _Output(out, arrays[like], shape, views[like], "dx")
+            views[name] = _kept(views[name], plan.descriptor.axes, len(shape), name)
     views["dx"] = target.view
     _execute(plan, views)
     remember(op, arrays[like], shape, parameters, plan)
@@ -221,7 +261,8 @@ def run_reduce_backward(
 
 
 def run_lerp(op: Op, a: Any, b: Any, weight: Any, out: Any) -> Any:
-    weight = _weight(weight)
+    if type(weight) is not float:
+        weight = parse_weight(weight)
     parameters = (_weight_key(weight),)
     result = run_again(op, {"a": a, "b": b}, parameters, out)
     if result is not None:
@@ -238,7 +279,8 @@ def run_lerp(op: Op, a: Any, b: Any, weight: Any, out: Any) -> Any:
 
 
 def run_lerp_backward(op: Op, dy: Any, weight: Any, out: Any) -> tuple[Any, Any]:
-    weight = _weight(weight)
+    if type(weight) is not float:
+        weight = parse_weight(weight)
     if out is None:
         out = (None, None)
     elif not isinstance(out, (tuple, list)) or len(out) != 2:
@@ -255,19 +297,13 @@ def run_lerp_backward(op: Op, dy: Any, weight: Any, out: Any) -> tuple[Any, Any]
         )
 
     plan = _plan((op.name, v.device, v.shape, v.dtype, *parameters), make, v.device)
-    targets = [_Output(o, dy, v.shape, v, n) for o, n in zip(out, op.outputs, strict=True)]
+    targets = [
+        _Output(o, dy, v.shape, v, n, f"out[{k}]")
+        for k, (o, n) in enumerate(zip(out, op.outputs, strict=True))
+    ]
     _execute(plan, {"dy": v, "da": targets[0].view, "db": targets[1].view})
     remember(op, dy, v.shape, parameters, plan)
     return targets[0].result(), targets[1].result()
-
-
-def _weight(weight: Any) -> float:
-    try:
-        return float(weight)
-    except (TypeError, ValueError):
-        raise InvalidProblemError(
-            f"weight: expected a number, got {type(weight).__name__}"
-        ) from None
 
 
 def _weight_key(weight: float) -> Any:
@@ -302,16 +338,17 @@ def _rows(v: View, name: str) -> tuple[int, tuple[int, ...]]:
 
 
 def run_segment(
-    op: Op, input: Any, segment_ids: Any, num_segments: Any, is_sorted: bool, oor: Any, out: Any
+    op: Op, input: Any, segment_ids: Any, num_segments: Any, is_sorted: Any, policy: Any, out: Any
 ) -> Any:
+    is_sorted, policy = parse_flag(is_sorted, "sorted"), parse_out_of_range(policy)
     v = _float_view(input, "input")
     rows, rest = _rows(v, "input")
     ids = view_of(segment_ids, "segment_ids")
     names: tuple[Any, type[p.Plan]] = (d.UnsortedSegmentSumDescriptor, p.UnsortedSegmentSumPlan)
     if is_sorted:
         names = (d.SegmentSumDescriptor, p.SegmentSumPlan)
-    segments = d.normalize_shape((num_segments,), "num_segments")[0]
-    shape = (segments, *rest)
+    shape = d.normalize_shape((num_segments, *rest), "num_segments", v.itemsize)
+    segments = shape[0]
     target = _Output(out, input, shape, v, "output")
     _check_shape(target.view, shape)
     pairs = [
@@ -321,13 +358,14 @@ def run_segment(
         _check_apart(target.view, {"input": v})
 
     def make(on: PlanPreference, width: int) -> p.Plan:
-        return names[1].select(names[0](rows, width, segments, v.dtype, oor), on)
+        return names[1].select(names[0](rows, width, segments, v.dtype, policy), on)
 
-    _execute_pairs(make, (op.name, v.device, rows, segments, v.dtype, is_sorted, oor), pairs)
+    _execute_pairs(make, (op.name, v.device, rows, segments, v.dtype, is_sorted, policy), pairs)
     return target.result()
 
 
-def run_segment_backward(op: Op, d_output: Any, segment_ids: Any, oor: Any, out: Any) -> Any:
+def run_segment_backward(op: Op, d_output: Any, segment_ids: Any, policy: Any, out: Any) -> Any:
+    policy = parse_out_of_range(policy)
     v = _float_view(d_output, "d_output")
     segments, rest = _rows(v, "d_output")
     ids = view_of(segment_ids, "segment_ids")
@@ -344,10 +382,10 @@ def run_segment_backward(op: Op, d_output: Any, segment_ids: Any, oor: Any, out:
 
     def make(on: PlanPreference, width: int) -> p.Plan:
         return p.UnsortedSegmentSumBackwardPlan.select(
-            d.UnsortedSegmentSumBackwardDescriptor(rows, width, segments, v.dtype, oor), on
+            d.UnsortedSegmentSumBackwardDescriptor(rows, width, segments, v.dtype, policy), on
         )
 
-    _execute_pairs(make, (op.name, v.device, rows, segments, v.dtype, oor), pairs)
+    _execute_pairs(make, (op.name, v.device, rows, segments, v.dtype, policy), pairs)
     return target.result()
 
 
@@ -363,7 +401,7 @@ def _execute_pairs(
     width = first.shape[1]
     plan = _plan((*key, width), lambda on: make(on, width), first.device)
     for views in pairs:
-        plan.check_views(views)
+        plan.check_views(views, in_function=True)
     plan.check_values(pairs[0])
     for views in pairs:
         plan.execute(views, 0, 0, plan.preference.threads or get_num_threads())

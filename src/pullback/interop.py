@@ -9,12 +9,14 @@ caller has imported it.
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from .dimensions import merge
 from .errors import InvalidProblemError, MisalignedOperandError, UnsupportedError
 from .tensor_ref import TensorRef
 from .vocabulary import ElementKind
@@ -23,6 +25,7 @@ __all__ = [
     "DTYPES",
     "View",
     "address_of",
+    "byte_view",
     "empty",
     "empty_like",
     "is_writable_kind",
@@ -183,6 +186,101 @@ def output_view(obj: Any, name: str) -> View:
     else:
         reason = f"is a {_type_name(obj)}, which is read-only"
     raise InvalidProblemError(f"{name}: expected a writable output, got one that {reason}")
+
+
+def byte_view(obj: Any, name: str) -> View:
+    """Return where a buffer that will be written lies, as bytes; its dtype does not matter.
+
+    Parameters
+    ----------
+    obj : buffer
+        Packed memory: a NumPy array, a torch tensor, a TensorRef, an object with the buffer
+        protocol or with ``__dlpack__``.
+    name : str
+        Name of the buffer, for messages.
+
+    Raises
+    ------
+    UnsupportedError
+        For a kind of object that has no plain memory.
+    InvalidProblemError
+        For memory that is read-only or has gaps or repeats.
+    """
+    if _is_torch(obj):
+        return _torch_bytes(obj, name)
+    if isinstance(obj, TensorRef) or _is_jax(obj):
+        v = output_view(obj, name)
+        sizes, (steps,) = merge(v.shape, [v.strides])
+        if 0 not in v.shape and sizes and steps != [v.itemsize]:
+            raise _gaps_error(name, v.strides, v.shape)
+        return _bytes_at(v.address, v.itemsize * math.prod(v.shape), v.device, obj)
+    array = _plain_array(obj, name)
+    if not array.flags.writeable:
+        raise InvalidProblemError(
+            f"{name}: expected writable memory, got a read-only {_type_name(obj)}"
+        )
+    if not array.flags.forc:
+        raise _gaps_error(name, array.strides, array.shape)
+    return _bytes_at(address_of(array), array.nbytes, "cpu", (obj, array))
+
+
+def _bytes_at(address: int, size: int, device: str, owner: object) -> View:
+    return View(address, (size,), (1,), None, "u8", 1, device, True, owner)
+
+
+def _gaps_error(name: str, strides: tuple[int, ...], shape: tuple[int, ...]) -> Exception:
+    return InvalidProblemError(
+        f"{name}: expected contiguous memory, got strides {strides} for shape {shape}"
+    )
+
+
+def _plain_array(obj: Any, name: str) -> np.ndarray[Any, Any]:
+    """An ndarray on the memory of an array, buffer or DLPack object."""
+    try:
+        if isinstance(obj, np.ndarray):
+            array = obj.view(np.ndarray)
+        elif not hasattr(type(obj), "__dlpack__"):
+            array = np.asarray(memoryview(obj))
+        else:
+            array = np.from_dlpack(obj)
+    except Exception as error:
+        raise UnsupportedError(
+            f"{name}: expected a NumPy array, a torch tensor or a writable buffer, got "
+            f"{_type_name(obj)}: {error}"
+        ) from error
+    if array.dtype.hasobject:
+        raise UnsupportedError(f"{name}: expected plain memory, got an array of Python objects")
+    return array
+
+
+def _torch_bytes(tensor: Any, name: str) -> View:
+    torch = sys.modules["torch"]
+    if type(tensor) is not torch.Tensor:
+        _refuse_shell(torch, tensor, name)
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else tensor.layout
+        raise UnsupportedError(f"{name}: expected a strided torch tensor, got {kind} layout")
+    size = tensor.numel() * tensor.element_size()
+    device = "cpu" if tensor.is_cpu else str(tensor.device)
+    if device == "meta":
+        return _bytes_at(0, size, device, tensor)
+    if tensor.requires_grad:
+        raise InvalidProblemError(
+            f"{name}: expected writable memory, got a tensor that requires grad, and writing into "
+            f"it would bypass autograd; pass it detached"
+        )
+    if not tensor.is_contiguous():
+        raise _gaps_error(name, tuple(tensor.stride()), tuple(tensor.shape))
+    try:
+        address = tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):
+        address = 0
+    if size and not address:
+        raise UnsupportedError(
+            f"{name}: expected a torch tensor with memory of its own, got one without (wrapped by "
+            f"vmap, grad or functionalize, fake, zero, or its storage was freed)"
+        )
+    return _bytes_at(address, size, device, tensor)
 
 
 def _type_name(obj: object) -> str:
@@ -351,9 +449,7 @@ def _torch_error(torch: Any, obj: Any, name: str, known: Mapping[Any, _Known]) -
     )
 
 
-def _torch_subclass_viewer(
-    torch: Any, plain: Callable[[Any, str], View], obj: Any, name: str
-) -> Callable[[Any, str], View]:
+def _refuse_shell(torch: Any, obj: Any, name: str) -> None:
     # A subclass with __torch_dispatch__ may be an empty shell around other tensors, whose address
     # is not to be touched. Parameter and the like only change Python behaviour.
     disabled = torch._C._disabled_torch_dispatch_impl
@@ -362,7 +458,6 @@ def _torch_subclass_viewer(
             f"{name}: expected a plain torch tensor, got {_type_name(obj)}, which may have no "
             f"memory of its own; inside torch transforms use pullback.torch"
         )
-    return plain
 
 
 def _jax_viewer(jax: Any) -> Callable[[Any, str], View]:
@@ -452,9 +547,9 @@ def _find_viewer(obj: Any, name: str) -> Callable[[Any, str], View]:
     if _is_torch(obj):
         plain = _torch_plain_viewer()
         assert plain is not None
-        viewer = _torch_subclass_viewer(sys.modules["torch"], plain, obj, name)
-        _VIEWERS[cls] = viewer
-        return viewer
+        _refuse_shell(sys.modules["torch"], obj, name)
+        _VIEWERS[cls] = plain
+        return plain
     if _is_jax(obj):
         viewer = _VIEWERS[cls] = _jax_viewer(sys.modules["jax"])
         return viewer

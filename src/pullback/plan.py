@@ -10,9 +10,10 @@ from .catalog import Op, find
 from .errors import (
     InvalidProblemError,
     MisalignedOperandError,
+    UnsupportedError,
     WorkspaceTooSmallError,
 )
-from .interop import View, mark_written, output_view, view
+from .interop import View, byte_view, mark_written, output_view, view
 from .overlap import overlaps, same_memory, self_overlaps
 from .packed import PackedCall
 from .problem import Problem, SegmentProblem
@@ -98,7 +99,12 @@ class Plan:
             raise InvalidProblemError(
                 f"descriptor: expected a {cls.Descriptor.__name__}, got {type(descriptor).__name__}"
             )
-        preference = preference or PlanPreference()
+        if preference is None:
+            preference = PlanPreference()
+        elif not isinstance(preference, PlanPreference):
+            raise InvalidProblemError(
+                f"preference: expected a PlanPreference or None, got {preference!r}"
+            )
         kind = str(getattr(descriptor.kind, "value", descriptor.kind))
         op = find(kind.removeprefix("unsorted_"), cls.direction)
         return cls(descriptor, preference, cls._problem_of(descriptor, op), op)
@@ -143,35 +149,37 @@ class Plan:
                 raise InvalidProblemError(f"{name}: required as the output, got None")
         return self.check_views(views)
 
-    def check_views(self, views: dict[str, View]) -> dict[str, View]:
-        """Raise what ``run`` would raise for operands already viewed."""
-        element, shapes = self._element, self._shapes
+    def check_views(self, views: dict[str, View], in_function: bool = False) -> dict[str, View]:
+        """Raise what ``run`` would raise for operands already viewed.
+
+        ``in_function`` says that the caller knows the outputs as ``out``.
+        """
+        shapes = self._shapes
         for name, v in views.items():
             if v.shape != shapes[name]:
-                raise InvalidProblemError(f"{name}: expected shape {shapes[name]}, got {v.shape}")
+                raise InvalidProblemError(
+                    f"{self._called(name, in_function)}: expected shape {shapes[name]}, "
+                    f"got {v.shape}"
+                )
             if name == "segment_ids":
                 if v.dtype not in ("i32", "i64"):
                     raise InvalidProblemError(f"{name}: expected int32 or int64 ids, got {v.dtype}")
-            elif v.dtype != element:
-                raise InvalidProblemError(f"{name}: expected element {element}, got {v.dtype}")
+            elif v.dtype != self._element:
+                error = InvalidProblemError if v.element else UnsupportedError
+                raise error(
+                    f"{self._called(name, in_function)}: expected element {self._element}, "
+                    f"got {v.dtype}"
+                )
             if v.device != self._device:
-                hint = (
-                    f"pass it on {self._device}"
-                    if self._on_gpu or not v.device.startswith("cuda")
-                    else "a plan for it takes PlanPreference(backend='triton')"
-                )
-                raise InvalidProblemError(
-                    f"{name}: expected memory on {self._device}, where this plan runs, got "
-                    f"{v.device}; {hint}"
-                )
+                raise self._device_error(v, self._called(name, in_function))
         written = [(n, views[n]) for n in self._op.outputs if n in views]
         # A row of a segment op is read again after another may have been written over it.
         in_place = self._op.family != "segment"
         for name, out in written:
             if self_overlaps(out):
                 raise InvalidProblemError(
-                    f"{name}: expected an output without overlapping elements, got strides "
-                    f"{out.strides} for shape {out.shape}"
+                    f"{self._called(name, in_function)}: expected an output without overlapping "
+                    f"elements, got strides {out.strides} for shape {out.shape}"
                 )
             for other, v in views.items():
                 if other == name or (in_place and other in self._op.inputs and same_memory(out, v)):
@@ -179,10 +187,49 @@ class Plan:
                 if overlaps(out, v):
                     allowed = " (or exactly in place)" if in_place else ""
                     raise InvalidProblemError(
-                        f"{name}: expected an output apart from {other}{allowed}, got memory that "
-                        f"overlaps it"
+                        f"{self._called(name, in_function)}: expected an output apart from "
+                        f"{self._called(other, in_function)}{allowed}, got memory that overlaps it"
                     )
         return views
+
+    def _called(self, operand: str, in_function: bool) -> str:
+        """What the caller calls an operand."""
+        outputs = self._op.outputs
+        if not in_function or operand not in outputs:
+            return operand
+        return "out" if len(outputs) == 1 else f"out[{outputs.index(operand)}]"
+
+    def _device_error(self, v: View, name: str) -> InvalidProblemError:
+        hint = (
+            f"pass it on {self._device}"
+            if self._on_gpu or not v.device.startswith("cuda")
+            else "a plan for it takes PlanPreference(backend='triton')"
+        )
+        return InvalidProblemError(
+            f"{name}: expected memory on {self._device}, where this plan runs, got {v.device}; "
+            f"{hint}"
+        )
+
+    def _check_workspace(self, workspace: Any, views: dict[str, View]) -> tuple[int, int]:
+        """Address and size of a workspace that may be written; (0, 0) where there is none."""
+        if workspace is None:
+            return 0, 0
+        v = byte_view(workspace, "workspace")
+        if v.device != self._device:
+            raise self._device_error(v, "workspace")
+        size = v.shape[0]
+        if size < self.workspace_size:
+            raise WorkspaceTooSmallError(self.workspace_size, size)
+        if self.workspace_size and v.address % 8:
+            raise MisalignedOperandError(
+                f"workspace: expected an address that is a multiple of 8, got {v.address:#x}"
+            )
+        for name, operand in views.items():
+            if overlaps(v, operand):
+                raise InvalidProblemError(
+                    f"workspace: expected memory apart from {name}, got memory that overlaps it"
+                )
+        return v.address, size
 
     def execute(self, views: dict[str, View], workspace: int, size: int, threads: int) -> None:
         """Run on checked views."""
@@ -196,17 +243,23 @@ class Plan:
     def _run(self, operands: dict[str, Any], workspace: Any, stream: Stream | None) -> None:
         if workspace is None and stream is None and self._packed_call().run(operands):
             return
+        if stream is not None and not isinstance(stream, Stream):
+            raise InvalidProblemError(
+                f"stream: expected a Stream or None, got {stream!r} of type {type(stream).__name__}"
+            )
         views = self._check(operands)
+        address, size = self._check_workspace(workspace, views)
         if self._on_gpu:
             if any(0 not in views[n].shape for n in self._op.outputs if n in views):
                 self._runner.run(views, workspace, stream)
         else:
             self.check_values(views)
-            address, size = _workspace(workspace, self.workspace_size)
             self.execute(views, address, size, self._threads(stream))
         for name in self._op.outputs:
             if operands.get(name) is not None:
                 mark_written(operands[name])
+        if workspace is not None:
+            mark_written(workspace)
 
     def run_packed(self, operands: dict[str, Any]) -> bool:
         """Run on packed NumPy operands; False, with nothing done, where they are not that."""
@@ -251,28 +304,6 @@ def _workspace_size(problem: Any) -> int:
     if isinstance(problem, SegmentProblem):
         return backend.segment_workspace(problem)
     return launch.workspace_bound(problem)
-
-
-def _workspace(workspace: Any, needed: int) -> tuple[int, int]:
-    """Address and size of a caller's workspace; (0, 0) where there is none."""
-    if workspace is None:
-        return 0, 0
-    if hasattr(workspace, "data_ptr"):
-        address, size = workspace.data_ptr(), workspace.numel() * workspace.element_size()
-    else:
-        import numpy as np
-
-        array = np.frombuffer(workspace, np.uint8)
-        if not array.flags.writeable:
-            raise InvalidProblemError("workspace: expected a writable buffer, got a read-only one")
-        address, size = array.ctypes.data, array.nbytes
-    if size < needed:
-        raise WorkspaceTooSmallError(needed, size)
-    if needed and address % 8:
-        raise MisalignedOperandError(
-            f"workspace: expected an address that is a multiple of 8, got {address:#x}"
-        )
-    return address, size
 
 
 class _Scans(Plan):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 
 from .errors import InvalidProblemError
@@ -12,16 +13,20 @@ _chosen: int | None = None
 def _default() -> int:
     text = os.environ.get("PULLBACK_NUM_THREADS", "").strip()
     if text:
-        return _checked(int(text) if text.isdigit() else text, "PULLBACK_NUM_THREADS")
+        return _checked(int(text) if text.isdecimal() else text, "PULLBACK_NUM_THREADS")
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return max(1, os.cpu_count() or 1)
 
 
 def _checked(value: object, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    try:
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        count = 0
+    if count < 1 or isinstance(value, bool):
         raise InvalidProblemError(f"{what}: expected a positive integer, got {value!r}")
-    return value
+    return count
 
 
 def get_num_threads() -> int:

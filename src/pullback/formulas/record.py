@@ -50,12 +50,15 @@ class Pass:
 class RowFormula:
     """Passes over the axis, then either one value per row or one value per element.
 
-    ``finish`` (per row) or ``apply`` (per element) returns one value per output.
+    ``finish`` (per row) or ``apply`` (per element) returns one value per output. ``narrow`` gives
+    the same bits for elements narrower than float64, if it is computed in float64: it leaves out
+    what keeps squares and sums in range.
     """
 
     passes: tuple[Pass, ...] = ()
     finish: Callable | None = None
     apply: Callable | None = None
+    narrow: RowFormula | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,13 @@ class SegmentFormula:
 Formula = RowFormula | ScanFormula | SegmentFormula
 
 
+def in_float64(formula: Formula, element: str) -> Formula:
+    """What a schedule that computes in float64 takes for operands of an element type."""
+    if isinstance(formula, RowFormula) and formula.narrow and element != "f64":
+        return formula.narrow
+    return formula
+
+
 def functions_of(formula: Formula) -> tuple[Callable, ...]:
     """Every function a formula is made of, in a fixed order."""
     found: list[Callable | None] = []
@@ -115,6 +125,7 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
         for step in formula.passes:
             found += [*_monoid_functions(step.monoid), step.close]
         found += [formula.finish, formula.apply]
+        found += functions_of(formula.narrow) if formula.narrow else ()
     elif isinstance(formula, ScanFormula):
         found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
         found += [formula.finish]

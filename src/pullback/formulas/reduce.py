@@ -155,9 +155,13 @@ def root(total, peak_e):
     return ldexp(sqrt(total), peak_e)
 
 
+def inverse_size(y):
+    return where(y == 0, 0.0, power_of_two(-near_one(y)))
+
+
 def over_norm(dy, y):
     # x*inverse*gain with the power of two taken out of y: dy/y alone may overflow.
-    inverse = where(y == 0, 0.0, power_of_two(-near_one(y)))
+    inverse = inverse_size(y)
     return inverse, where(y == 0, 0.0, dy / (y * inverse))
 
 
@@ -210,7 +214,16 @@ LOGSUMEXP = RowFormula(
 LOGSUMEXP_BACKWARD = RowFormula(apply=logsumexp_backward)
 
 
-# var and std: the mean first, then squares about it, over m = max(n - correction, 1).
+# var and std: the mean first, then squares about it, over m = max(n - correction, 1). Squares are
+# of numbers brought near 1, as in norm2. A sum may leave the range of a float where the mean does
+# not; then it is taken from a second sum, of smaller numbers.
+
+SMALLER = 2.0**-64
+LARGER = 2.0**64
+
+
+def freedom(extent, correction):
+    return maximum(extent - correction, 1.0)
 
 
 def squared_deviation(x, mean):
@@ -218,33 +231,117 @@ def squared_deviation(x, mean):
 
 
 def variance(total, extent, correction):
-    return where(extent > 0, total / maximum(extent - correction, 1.0), NAN)
+    return where(extent > 0, total / freedom(extent, correction), NAN)
 
 
 def deviation(total, extent, correction):
     return sqrt(variance(total, extent, correction))
 
 
+def value_smaller_and_size(x):
+    return x, x * SMALLER, absolute(x)
+
+
+def sums_and_peak(total, low, peak, more_total, more_low, more_peak):
+    return total + more_total, low + more_low, where(peak > more_peak, peak, more_peak)
+
+
+def scaled_mean(total, low, peak, extent):
+    e = -maximum(-near_one(peak), -1000.0)
+    scaled = where(absolute(total) < INF, total * power_of_two(-e), low * power_of_two(64.0 - e))
+    return e, power_of_two(-e), scaled / extent
+
+
+def scaled_squared_deviation(x, peak_scale, mean):
+    return squared_deviation(x * peak_scale, mean)
+
+
+def scaled_variance(total, peak_e, extent, correction):
+    return ldexp(variance(total, extent, correction), peak_e + peak_e)
+
+
+def scaled_deviation(total, peak_e, extent, correction):
+    return ldexp(deviation(total, extent, correction), peak_e)
+
+
+MEAN_PASS = Pass(TOTAL, mean_of, ("mean",))
+DEVIATIONS = Pass(Monoid(squared_deviation, add, (0.0,), ("total",)))
+SCALED_MEAN_PASS = Pass(
+    Monoid(value_smaller_and_size, sums_and_peak, (0.0, 0.0, 0.0), ("total", "low", "peak")),
+    scaled_mean,
+    ("peak_e", "peak_scale", "mean"),
+)
+SCALED_DEVIATIONS = Pass(Monoid(scaled_squared_deviation, add, (0.0,), ("total",)))
+VAR = RowFormula(
+    (SCALED_MEAN_PASS, SCALED_DEVIATIONS),
+    finish=scaled_variance,
+    narrow=RowFormula((MEAN_PASS, DEVIATIONS), finish=variance),
+)
+STD = RowFormula(
+    (SCALED_MEAN_PASS, SCALED_DEVIATIONS),
+    finish=scaled_deviation,
+    narrow=RowFormula((MEAN_PASS, DEVIATIONS), finish=deviation),
+)
+
+
 def var_gain(total, dy, extent, correction):
-    return total / extent, 2.0 * dy / maximum(extent - correction, 1.0)
+    return total / extent, dy / (0.5 * freedom(extent, correction))
 
 
 def var_backward(x, mean, gain):
     return (x - mean) * gain
 
 
+def value_and_smaller(x):
+    return x, x * SMALLER
+
+
+def two_sums(total, low, more_total, more_low):
+    return total + more_total, low + more_low
+
+
+def scaled_var_gain(total, low, dy, extent, correction):
+    # A mean below 2**100 does not take x out of range. Beside a sum beyond, what SMALLER rounds is
+    # nothing.
+    fits = absolute(total) < 2.0**100
+    mean, gain = var_gain(where(fits, total, low), dy, extent, correction)
+    return where(fits, 1.0, SMALLER), mean, gain, where(fits, 1.0, LARGER)
+
+
+def scaled_var_backward(x, scale, mean, gain, unscale):
+    return var_backward(x * scale, mean, gain) * unscale
+
+
+VAR_BACKWARD = RowFormula(
+    (
+        Pass(
+            Monoid(value_and_smaller, two_sums, (0.0, 0.0), ("total", "low")),
+            scaled_var_gain,
+            ("scale", "mean", "gain", "unscale"),
+        ),
+    ),
+    apply=scaled_var_backward,
+    narrow=RowFormula((Pass(TOTAL, var_gain, ("mean", "gain")),), apply=var_backward),
+)
+
+
+def scaled_value(x, inverse):
+    return x * inverse
+
+
 def std_gain(total, dy, y, extent, correction):
-    inverse, gain = over_norm(dy, y)
-    return total / extent, inverse, gain / maximum(extent - correction, 1.0)
+    _, gain = over_norm(dy, y)
+    return total / extent, gain / freedom(extent, correction)
 
 
-def std_backward(x, mean, inverse, gain):
-    return ((x - mean) * inverse) * gain
+def std_backward(x, inverse, mean, gain):
+    return (x * inverse - mean) * gain
 
 
-MEAN_PASS = Pass(TOTAL, mean_of, ("mean",))
-DEVIATIONS = Pass(Monoid(squared_deviation, add, (0.0,), ("total",)))
-VAR = RowFormula((MEAN_PASS, DEVIATIONS), finish=variance)
-STD = RowFormula((MEAN_PASS, DEVIATIONS), finish=deviation)
-VAR_BACKWARD = RowFormula((Pass(TOTAL, var_gain, ("mean", "gain")),), apply=var_backward)
-STD_BACKWARD = RowFormula((Pass(TOTAL, std_gain, ("mean", "inverse", "gain")),), apply=std_backward)
+STD_BACKWARD = RowFormula(
+    (
+        Pass(close=inverse_size, gives=("inverse",)),
+        Pass(Monoid(scaled_value, add, (0.0,), ("total",)), std_gain, ("mean", "gain")),
+    ),
+    apply=std_backward,
+)

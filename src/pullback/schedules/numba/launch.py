@@ -17,7 +17,7 @@ import numpy as np
 
 from ...catalog import Op
 from ...dimensions import merge
-from ...formulas.record import RowFormula, ScanFormula, functions_of, names_called
+from ...formulas.record import RowFormula, ScanFormula, functions_of, in_float64, names_called
 from ...problem import Problem
 from . import pool
 from .access import Operands
@@ -199,7 +199,7 @@ class KernelKey:
 
     @property
     def formula(self) -> RowFormula | ScanFormula:
-        return self.op.record(self.ties)  # type: ignore[return-value]
+        return in_float64(self.op.record(self.ties), self.element)  # type: ignore[return-value]
 
 
 @cache
@@ -304,7 +304,7 @@ class Launch:
     """A problem on one set of strides, ready to run on any addresses."""
 
     def __init__(self, problem: Problem, strides: dict[str, tuple[int, ...]], threads: int):
-        op, formula = problem.op, problem.formula
+        op, formula = problem.op, in_float64(problem.formula, problem.element)
         full, row = operands_of(problem)
         written = tuple(k for k, n in enumerate(op.outputs) if n in strides)
         names = (*full, *row, *(op.outputs[w] for w in written))
@@ -433,7 +433,7 @@ class Launch:
     @staticmethod
     def _scratch(problem: Problem, rows: int, blocks: int, down_columns: bool) -> int:
         """Bytes of workspace: a state for each block of a row, of the folds that need one."""
-        formula = problem.formula
+        formula = in_float64(problem.formula, problem.element)
         if blocks < 2:
             return 0
         cut = rows <= 2 * MOST_CUT_ROWS and blocks >= LEAST_CUT_BLOCKS
