@@ -540,7 +540,7 @@ class TestMemory:
     def measured(self, folder: Path, shape: str, axis: int) -> tuple[str, int]:
         """What the command says, and the peak of its resident memory as the system saw it."""
         command = ["run", "cumsum_backward", "--dy", "dy.bin", "--dtype", "f32", "--shape", shape,
-                   "--axis", str(axis), "--out", "dx.bin", "--memory", str(MEMORY)]  # fmt: skip
+                   "--axis", str(axis), "--out", "dx.bin", "--force", "--memory", str(MEMORY)]  # fmt: skip
         code = (
             "import sys; from pullback.cli import main; "
             f"code = 0\ntry:\n main({command!r}, prog_name='pullback')\n"
