@@ -117,6 +117,9 @@ class Stored:
 
     def save(self, part: np.ndarray, buffer: np.ndarray) -> None:
         """Write a buffer laid out by ``packed_like`` to a part of the array."""
+        if os.fstat(self.file.handle).st_size != self.file.size:
+            # Writing on would make it as long as it was, with zeros where it was cut.
+            raise InvalidProblemError(f"{self.file.name}: was cut or extended during the run")
         if part.size:
             write_box(self.file.handle, self._offset(part), part, buffer)
 

@@ -10,7 +10,7 @@ from ..errors import InvalidProblemError
 from . import files
 from .operands import Operands
 from .partial import Note
-from .targets import check_target, partial_path, uninterrupted
+from .targets import check_target, is_at, partial_path, uninterrupted
 
 
 class Publication:
@@ -47,7 +47,7 @@ class Publication:
         for name, part in self.parts.items():
             handle = operands.stored[name].file.handle
             os.fsync(handle)
-            if not _is_open_at(part, handle):
+            if not is_at(part, handle):
                 raise InvalidProblemError(f"{part}: was replaced during the run")
         packed = {archive: partial_path(archive) for archive in self.archives}
         try:
@@ -70,11 +70,3 @@ class Publication:
         finally:
             for path in packed.values():
                 path.unlink(missing_ok=True)
-
-
-def _is_open_at(path: Path, handle: int) -> bool:
-    """Whether a name still is that of an open file."""
-    try:
-        return os.path.samestat(os.lstat(path), os.fstat(handle))
-    except FileNotFoundError:
-        return False

@@ -120,7 +120,7 @@ def _locked(target: Path, path: Path) -> int:
         try:
             _lock(handle)
             # The run before may have removed the file between the two calls.
-            if _is_at(path, handle):
+            if is_at(path, handle):
                 return handle
         except BlockingIOError:
             owner = _owner(handle)
@@ -142,7 +142,8 @@ def _lock(handle: int) -> None:
             raise
 
 
-def _is_at(path: Path, handle: int) -> bool:
+def is_at(path: Path, handle: int) -> bool:
+    """Whether a name still is that of an open file."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(handle))
     except FileNotFoundError:
