@@ -82,7 +82,9 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             number, unit, binary = float(found[1]), found[2].lower(), found[3]  # type: ignore[index]
             bytes_each = _BINARY_UNITS[unit] if binary else _UNITS[unit]
         except (TypeError, ValueError, KeyError):
-            self.fail(f"expected a size such as 2GB or 512MiB, got {value!r}", param, ctx)
+            self.fail(f"expected a size such as 2GB or 512MiB, got {str(value)[:40]!r}", param, ctx)
+        if number * bytes_each >= 2**63:
+            self.fail(f"expected less than 8 EiB, got {str(value)[:40]!r}", param, ctx)
         return int(number * bytes_each)
 
 

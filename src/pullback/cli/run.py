@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from rich.progress import (
@@ -15,7 +16,7 @@ from rich.progress import (
 )
 
 from ..bench import find_op
-from ..outofcore import Job, Options
+from ..outofcore import Interrupted, Job, Options
 from . import tables
 from .output import bar, console
 from .parameters import DTYPE, OP, SHAPE, SIZE, THREADS
@@ -33,9 +34,9 @@ Examples:
   pullback run lerp_backward --dy dy.npy --weight 0.25 --da da.npy --db db.npy
   pullback run softmax --x x.bin --dtype bfloat16 --shape 64x4096 --out y.bin
 
-A .npy file is mapped into memory, never read as a whole. Of a .npz the member called like the
-operand is used; any other file is raw and needs --dtype and --shape. An interrupted run leaves
-nothing under the name of the output; --resume continues it.
+A .npy file is read in blocks, never as a whole. Of a .npz the member called like the operand is
+used; any other file is raw and needs --dtype and --shape. An output that exists is replaced with
+--force only. An interrupted run leaves nothing under the name of the output; --resume continues it.
 """
 
 FILE = click.Path(path_type=Path)
@@ -87,6 +88,7 @@ def _axis(text: str) -> Any:
 @click.option("--memory", type=SIZE, help="Such as 2GB: the most this process may occupy.")
 @click.option("--threads", type=THREADS, help="Default: all CPUs.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted run of the same command.")
+@click.option("--force", is_flag=True, help="Replace an output that exists.")
 def command(op: str, **given: Any) -> None:
     """Run OP on files; they may be larger than memory."""
     row = find_op(op)
@@ -119,9 +121,18 @@ def command(op: str, **given: Any) -> None:
             summary = job.run(
                 given["resume"],
                 lambda done, total: progress.update(task, completed=done, total=total),
+                given["force"],
             )
-    except KeyboardInterrupt as interrupt:
-        fail(f"interrupted; {interrupt}" if str(interrupt) else "interrupted", 130)
+    except Interrupted as interrupt:
+        _interrupted(interrupt)
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+    if summary.discarded:
+        click.echo(
+            f"pullback: discarded {summary.discarded} blocks of an earlier run, "
+            "which --resume would have continued",
+            err=True,
+        )
     if given["resume"] and not summary.resumed:
         click.echo("pullback: found nothing to resume; ran from the start", err=True)
     speed = tables.size(summary.bytes / max(summary.seconds, 1e-9))
@@ -133,6 +144,15 @@ def command(op: str, **given: Any) -> None:
         f"{summary.blocks} block{'s' * (summary.blocks != 1)}{again}; "
         f"peak memory {tables.size(summary.peak)}{limit}"
     )
+
+
+def _interrupted(interrupt: Interrupted) -> NoReturn:
+    """Say what is left, and leave; at once if a kernel runs on, whose code an exit would free."""
+    try:
+        fail(f"interrupted; {interrupt}", 130)
+    finally:
+        if interrupt.still_running:
+            os._exit(130)
 
 
 def _outputs(names: tuple[str, ...], given: dict[str, Any]) -> dict[str, Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,11 @@ NARROWEST = 1 << 14
 
 @dataclass(frozen=True)
 class Cut:
-    """The lengths of a block along every dimension, and whether one fits into the budget.
-
-    A block that is narrower than a page of its files only fits as a copy: it is packed.
-    """
+    """The lengths of a block along every dimension, and whether one fits into the budget."""
 
     shape: tuple[int, ...]
     block: tuple[int, ...]
     fits: bool
-    packed: bool = False
 
     @property
     def count(self) -> int:
@@ -54,7 +50,11 @@ def free_dimensions(case: Case) -> list[int]:
 
 
 def cut(
-    case: Case, strides: Sequence[int], bytes_each: float, budget: int, packed: bool = False
+    case: Case,
+    strides: Sequence[int],
+    bytes_each: float,
+    budget: int,
+    narrowest: int | None = None,
 ) -> Cut:
     """Blocks of at most ``budget`` bytes, as far as the independent dimensions allow.
 
@@ -64,10 +64,10 @@ def cut(
         Of an operand of the full shape; they tell which dimensions lie outside.
     bytes_each
         Bytes of all operands for one element of the full shape.
-    packed
-        Blocks may be of any width, since they are copied.
+    narrowest
+        The least width of a block across memory, in bytes; ``NARROWEST`` if None.
     """
-    narrowest = 1 if packed else NARROWEST
+    narrowest = NARROWEST if narrowest is None else narrowest
     block = list(case.shape)
     order = sorted(free_dimensions(case), key=lambda k: -abs(strides[k]))
     for k in order:
@@ -82,29 +82,39 @@ def cut(
             wanted = wanted // least * least
         block[k] = max(1, min(block[k], wanted))
     fits = math.prod(block) * bytes_each <= budget
-    return Cut(case.shape, tuple(max(1, b) for b in block), fits, packed)
+    return Cut(case.shape, tuple(max(1, b) for b in block), fits)
 
 
-def copy_mapped(
-    target: np.ndarray,
-    source: np.ndarray,
-    mapped: np.ndarray,
-    budget: int,
-    done: Callable[[], None],
-) -> None:
-    """Copy between memory and a file; ``done`` is called after every ``budget`` bytes of the file.
+def restored_cut(state: Mapping[str, Any], case: Case) -> Cut | None:
+    """A cut from a note, or None where that is no cut of the case."""
+    if set(state) != {"shape", "block", "fits"} or state["shape"] != list(case.shape):
+        return None
+    block, fits = state["block"], state["fits"]
+    if not isinstance(block, list) or len(block) != len(case.shape) or type(fits) is not bool:
+        return None
+    free = free_dimensions(case)
+    for k, (n, b) in enumerate(zip(case.shape, block, strict=True)):
+        whole = max(1, n)
+        if type(b) is not int or not 1 <= b <= whole or (b < whole and k not in free):
+            return None
+    return Cut(case.shape, tuple(block), fits)
 
-    ``mapped`` is the one of the two that lies in the file.
-    """
-    if not mapped.ndim:
-        target[...] = source
+
+def chunks(array: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Parts of about ``size`` bytes, in the order in which the array lies in memory."""
+    if not array.ndim or not array.size:
+        yield array
         return
-    outer = max(range(mapped.ndim), key=lambda k: abs(mapped.strides[k]))
-    step = max(1, budget // max(1, abs(mapped.strides[outer])))
-    for start in range(0, mapped.shape[outer], step):
-        part = (*[slice(None)] * outer, slice(start, start + step))
-        target[part] = source[part]
-        done()
+    outer = max(range(array.ndim), key=lambda k: array.strides[k] * (array.shape[k] > 1))
+    length = array.shape[outer]
+    step = max(1, size * length // array.nbytes)
+    for start in range(0, length, step):
+        index = (*[slice(None)] * outer, slice(start, start + step))
+        part = array[index]
+        if part.nbytes > size and length > 1:
+            yield from chunks(part, size)
+        else:
+            yield part
 
 
 def piece(array: np.ndarray, where: Sequence[slice]) -> np.ndarray:

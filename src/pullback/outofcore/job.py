@@ -19,7 +19,8 @@ from ..descriptors import normalize_axes
 from ..errors import InvalidProblemError, UnsupportedError
 from ..interop import DTYPES
 from . import files
-from .running import Arrays, Maps, Run, Summary
+from .running import Run, Summary
+from .targets import check_apart, check_target, held
 
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
 _FLOATS = ("f32", "f64", "f16", "bf16")
@@ -72,20 +73,39 @@ class Job:
         self,
         resume: bool = False,
         progress: Callable[[int, int], None] | None = None,
+        force: bool = False,
     ) -> Summary:
-        """Run to the end, or raise with nothing left behind; an interrupt keeps the partial file.
+        """Run to the end, or raise; the blocks that were finished by then stay in partial files.
 
-        ``progress`` is called with the bytes done and in all.
+        Parameters
+        ----------
+        resume
+            Continue a run of the same job that was interrupted, if there is one.
+        progress
+            Called with the bytes done and in all.
+        force
+            Replace outputs that exist.
         """
         start = time.monotonic()
         self._check_options()
+        self._check_files()
         with ExitStack() as stack:
-            arrays, maps = self._open(stack)
+            self._check_targets(force)
+            stack.enter_context(held(self.outputs.values()))
+            self._check_targets(force)  # another run may have ended in between
+            stored = self._open(stack)
+            arrays = {n: s.array for n, s in stored.items()}
             case = self._case(arrays)
             shapes = {n: self._result_shape(case, n, arrays) for n in self.outputs}
-            arrays = {n: _fitted(case, n, a) for n, a in arrays.items()}
+            arrays = {n: _fitted(case, n, s) for n, s in stored.items()}
             case.plan(self.threads)  # raises for a problem that cannot be run
-            return Run(self, case, arrays, maps, progress).go(shapes, resume, start)
+            return Run(self, case, stored, arrays, progress).go(shapes, resume, force, start)
+
+    def _check_targets(self, force: bool) -> None:
+        inputs = {_option_name(n): path for n, path in self.inputs.items()}
+        check_apart(self.outputs.values(), inputs)
+        for target in self.outputs.values():
+            check_target(target, force)
 
     def _check_options(self) -> None:
         held = dataclasses.asdict(self.options)
@@ -101,7 +121,8 @@ class Job:
                 f"ties: expected one of {', '.join(self.op.ties)} for {self.op.name}, got {ties!r}"
             )
 
-    def _open(self, stack: ExitStack) -> tuple[Arrays, Maps]:
+    def _check_files(self) -> None:
+        """Whether the files given are those that the op reads and writes."""
         missing = [n for n in self.op.inputs if n not in self.inputs]
         if missing:
             name = _option_name(missing[0])
@@ -113,18 +134,20 @@ class Job:
             raise InvalidProblemError(f"{name}: {self.op.name} reads {wanted} only")
         if not self.outputs:
             raise InvalidProblemError(f"{self.op.outputs[0]}: no file to write given")
-        plain = [p.resolve() for p in self.outputs.values() if p.suffix.lower() != ".npz"]
-        if len(set(plain)) < len(plain):
+        paths = list(self.outputs.values())
+        # One archive may hold several results, if it is named alike.
+        apart = [p for k, p in enumerate(paths) if p.suffix.lower() != ".npz" or p not in paths[:k]]
+        if len({p.resolve() for p in apart}) < len(apart):
             raise InvalidProblemError(f"{' and '.join(self.outputs)}: expected different files")
-        arrays: Arrays = {}
-        maps: Maps = {}
+
+    def _open(self, stack: ExitStack) -> dict[str, files.Stored]:
+        stored = {}
         for name, path in self.inputs.items():
             dtype, shape = self.options.dtype, self._raw_shape(name)
             if name == "segment_ids":
                 dtype, shape = "i64", None
-            mapped = files.map_input(path, _option_name(name), dtype, shape, stack)
-            arrays[name], maps[name] = mapped.array, mapped.map
-        return arrays, maps
+            stored[name] = files.open_input(path, _option_name(name), dtype, shape, stack)
+        return stored
 
     def _raw_shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of an operand in a raw file, from that of the full operands."""
@@ -209,11 +232,16 @@ class Job:
         return shape
 
 
-def _fitted(case: Case, name: str, array: np.ndarray) -> np.ndarray:
+def _fitted(case: Case, name: str, stored: files.Stored) -> np.ndarray:
     """An operand in the shape the plan wants, or an error that says which that is."""
     wanted = case.shape_of(name)
+    array = stored.array
     if case.family == "segment" and name != "segment_ids":
-        return array.reshape(array.shape[0], -1) if array.size else array.reshape(wanted)
+        if (
+            array.ndim > 2 and not array.flags.c_contiguous
+        ):  # its rows can only be put in order in memory
+            array = stored.whole()
+        return array.reshape(wanted)
     if array.shape == wanted:
         return array
     if name in case.op.row:
@@ -257,5 +285,5 @@ def run_files(
     **how: Any,
 ) -> Summary:
     """Run an op on files; see :class:`Job`."""
-    resume, progress = how.pop("resume", False), how.pop("progress", None)
-    return Job(op, inputs, outputs, options or Options(), **how).run(resume, progress)
+    how_run = {k: how.pop(k) for k in ("resume", "progress", "force") if k in how}
+    return Job(op, inputs, outputs, options or Options(), **how).run(**how_run)

@@ -6,6 +6,9 @@ system. So the memory that the maps occupy is bounded whatever a kernel does and
 are scheduled. A thread that still needs a closed window faults again and gets it back; the contents
 are those of the file, written or not.
 
+A page that the file no longer has, because another process cut it, raises a fault of another kind.
+The page is then replaced by an empty one, and the loss is noted for whoever runs the kernel.
+
 Works on Linux, where the handler can tell the address of a fault.
 """
 
@@ -18,6 +21,7 @@ import mmap
 import platform
 import signal
 import sys
+import threading
 from collections.abc import Iterable
 from functools import cache
 from types import TracebackType
@@ -31,16 +35,19 @@ MOST_WINDOWS = 4096
 FEWEST_WINDOWS = 64
 
 PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2
+MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS = 2, 16, 32
 SA_SIGINFO, SA_RESTART = 4, 0x10000000
 FAULT_ADDRESS = 16  # of siginfo_t, in bytes
 
 # Words of the state that the handler works on.
-LOCK, WINDOW, CAPACITY, MAPS, RING, HEAD, USED, OPENED, TABLE = range(9)
+LOCK, WINDOW, CAPACITY, MAPS, RING, HEAD, USED, OPENED, LOST, TABLE = range(10)
 # Words of a map in the table: where it is, how it may be used, and a byte for each window.
 BASE, LENGTH, PROTECTION, OPEN, MAP_WORDS = range(5)
 MOST_MAPS = 8
 
 _state = np.zeros(TABLE + MOST_MAPS * MAP_WORDS, np.int64)
+# There is one state, so that one pager is entered at a time.
+_entered = threading.Lock()
 
 
 def supported() -> bool:
@@ -63,6 +70,12 @@ def _libc() -> Any:
     found.mprotect.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
     found.madvise.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
     found.mprotect.restype = found.madvise.restype = ctypes.c_int
+    found.mmap.argtypes = (
+        *[ctypes.c_size_t] * 2,
+        *[ctypes.c_int] * 3,
+        ctypes.c_ssize_t,
+    )
+    found.mmap.restype = ctypes.c_size_t
     found.signal.argtypes = (ctypes.c_int, ctypes.c_size_t)
     found.signal.restype = ctypes.c_size_t
     return found
@@ -118,9 +131,10 @@ def _handler() -> Any:
         return types.int64(types.int64, types.int64), codegen
 
     libc = _libc()
-    mprotect, madvise, set_signal = libc.mprotect, libc.madvise, libc.signal
-    state, dont_need = _state.ctypes.data, mmap.MADV_DONTNEED
-    fault, default = int(signal.SIGSEGV), int(signal.SIG_DFL)
+    mprotect, madvise, set_signal, new_map = libc.mprotect, libc.madvise, libc.signal, libc.mmap
+    state, dont_need, page = _state.ctypes.data, mmap.MADV_DONTNEED, mmap.PAGESIZE
+    beyond_end, default = int(signal.SIGBUS), int(signal.SIG_DFL)
+    read_write, anonymous = PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS
 
     @cfunc("void(int32, int64, int64)")
     def handle(number: int, info: int, context: int) -> None:
@@ -132,6 +146,10 @@ def _handler() -> Any:
             length = load(entry + 8 * LENGTH)
             if address < base or address >= base + length:
                 continue
+            if number == beyond_end:
+                store(state + 8 * LOST, 1)
+                new_map(address // page * page, page, read_write, anonymous, -1, 0)
+                return
             index = (address - base) // window
             while exchange(state + 8 * LOCK, 1) != 0:
                 pass
@@ -163,7 +181,7 @@ def _handler() -> Any:
                 store(state + 8 * OPENED, load(state + 8 * OPENED) + 1)
             exchange(state + 8 * LOCK, 0)
             return
-        set_signal(fault, default)  # not ours: let it strike again, for good
+        set_signal(number, default)  # not ours: let it strike again, for good
 
     return handle
 
@@ -177,6 +195,11 @@ class Pager:
         Pairs of a map and whether it is written.
     budget
         Bytes that the maps may occupy together.
+
+    Attributes
+    ----------
+    lost
+        After it was left: whether a page was touched that its file no longer has.
     """
 
     def __init__(self, maps: Iterable[tuple[mmap.mmap, bool]], budget: int):
@@ -191,7 +214,8 @@ class Pager:
         self._open = [np.zeros(-(-len(m) // self.window), np.uint8) for m, _ in self._maps]
         # A map whose buffer is exported cannot be closed or moved under the handler.
         self._views = [np.frombuffer(m, np.uint8) for m, _ in self._maps]
-        self._before = _SigAction()
+        self._before = {fault: _SigAction() for fault in (signal.SIGSEGV, signal.SIGBUS)}
+        self.lost = False
 
     @property
     def touched(self) -> int:
@@ -200,6 +224,7 @@ class Pager:
 
     def __enter__(self) -> Pager:
         handler = _handler()
+        _entered.acquire()
         _state[:] = 0
         _state[[WINDOW, CAPACITY, MAPS]] = self.window, self.capacity, len(self._maps)
         _state[RING] = self._ring.ctypes.data
@@ -210,8 +235,9 @@ class Pager:
             _state[at + PROTECTION] = PROT_READ | (PROT_WRITE if written else 0)
             _state[at + OPEN] = self._open[k].ctypes.data
         action = _SigAction(handler=handler.address, flags=SA_SIGINFO | SA_RESTART)
-        if _libc().sigaction(int(signal.SIGSEGV), ctypes.byref(action), ctypes.byref(self._before)):
-            raise OSError(ctypes.get_errno(), "sigaction")
+        for fault, before in self._before.items():
+            if _libc().sigaction(int(fault), ctypes.byref(action), ctypes.byref(before)):
+                raise OSError(ctypes.get_errno(), "sigaction")
         self._protect(False)
         return self
 
@@ -222,7 +248,10 @@ class Pager:
         trace: TracebackType | None,
     ) -> None:
         self._protect(True)
-        _libc().sigaction(int(signal.SIGSEGV), ctypes.byref(self._before), None)
+        for fault, before in self._before.items():
+            _libc().sigaction(int(fault), ctypes.byref(before), None)
+        self.lost = bool(_state[LOST])
+        _entered.release()
 
     def _protect(self, usable: bool) -> None:
         for k, _ in enumerate(self._maps):
