@@ -28,12 +28,12 @@ import numpy as np
 import torch
 
 import pullback as pb
-from pullback.bench import verify
-from pullback.bench.case import Case
-from pullback.bench.operands import dtype_of, make_operands
-from pullback.bench.peers import NotOffered, to_torch, torch_forward
-from pullback.schedules.triton.device import current_device
-from pullback.schedules.triton.tiles import STEPS
+from pullback.gpu.device import current_device
+from pullback.gpu.tiles import STEPS
+from pullback.tools.bench import verify
+from pullback.tools.bench.case import Case
+from pullback.tools.bench.operands import dtype_of, make_operands
+from pullback.tools.bench.peers import NotOffered, to_torch, torch_forward
 
 # Products and recurrences round once for every element, whatever their order; sums are trees, over
 # what a thread has added up of STEPS tiles and of its 16 elements of one.

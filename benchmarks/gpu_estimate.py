@@ -25,12 +25,12 @@ from typing import Any
 import click
 
 import pullback as pb
-from pullback.bench.case import Case
-from pullback.problem import Problem, SegmentProblem
-from pullback.schedules.triton.launch import Launch
-from pullback.schedules.triton.offline import TARGETS, compile_step, cuobjdump
-from pullback.schedules.triton.segment import check_step, gather_steps
-from pullback.vocabulary import ElementKind
+from pullback.core.problem import Problem, SegmentProblem
+from pullback.core.vocabulary import ElementKind
+from pullback.gpu.launch import Launch
+from pullback.gpu.offline import TARGETS, compile_step, cuobjdump
+from pullback.gpu.segment import check_step, gather_steps
+from pullback.tools.bench.case import Case
 
 PAGE = Path(__file__).parents[1] / "docs" / "gpu.md"
 TABLE = re.compile(r"(?<=<!-- estimates:begin -->\n).*?(?=<!-- estimates:end -->)", re.DOTALL)

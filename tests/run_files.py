@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from click.testing import CliRunner
 
-from pullback.cli import main
+from pullback.tools.cli import main
 
 RNG = np.random.default_rng(3)
 

@@ -11,8 +11,10 @@ import pytest
 import pullback as pb
 from cells import OPS, PLANS, SEGMENT_PLANS
 from grid import default
-from pullback import functional, oracle, repeated
-from pullback.schedules.numba import pool
+from pullback import oracle
+from pullback.api import functions as functional
+from pullback.api import repeated
+from pullback.cpu import pool
 
 SCAN = "(x, axis=-1, *, reverse=False, out=None)"
 REDUCE = "(x, axis=None, *, keepdims=False, out=None)"

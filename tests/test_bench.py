@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.bench import (
+from pullback.tools.bench import (
     FULL,
     QUICK,
     Case,
@@ -34,10 +34,10 @@ from pullback.bench import (
     scaling,
     summarise,
 )
-from pullback.bench.copying import copies
-from pullback.bench.operands import make_operands, make_outputs
-from pullback.bench.timing import Times, interleave
-from pullback.bench.verify import verify
+from pullback.tools.bench.copying import copies
+from pullback.tools.bench.operands import make_operands, make_outputs
+from pullback.tools.bench.timing import Times, interleave
+from pullback.tools.bench.verify import verify
 from scripts import SOURCE, run_script
 
 FAST = Settings(threads=1, rounds=2, budget=0.01)
@@ -80,8 +80,8 @@ def test_useful_bytes_count_what_the_formula_reads_once() -> None:
 
 @pytest.mark.parametrize("name", BACKWARD)
 def test_the_check_accepts_the_oracle_and_sees_a_wrong_element(name: str) -> None:
-    from pullback.check.accuracy import oracle
     from pullback.oracle import round_to
+    from pullback.tools.check.accuracy import oracle
 
     case = small(name)
     operands = make_operands(case)
@@ -123,7 +123,7 @@ def test_a_measured_case_has_times_of_all_contenders(element: str) -> None:
 
 def test_peers_compute_the_same_gradient() -> None:
     torch = pytest.importorskip("torch")
-    from pullback.bench.peers import NumpyPeer, TorchPeer
+    from pullback.tools.bench.peers import NumpyPeer, TorchPeer
 
     for name in BACKWARD:
         case = small(name, "f64")
@@ -141,7 +141,7 @@ def test_peers_compute_the_same_gradient() -> None:
 
 def test_jax_computes_the_same_gradient() -> None:
     pytest.importorskip("jax")
-    from pullback.bench.peers import JaxPeer
+    from pullback.tools.bench.peers import JaxPeer
 
     case = small("logsumexp_backward")
     operands = make_operands(case)
@@ -261,7 +261,7 @@ def test_scaling_over_size_zeros_and_threads(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_harness_does_not_need_the_command_line() -> None:
     run_script("""
         import sys
-        from pullback.bench import cells, QUICK
+        from pullback.tools.bench import cells, QUICK
         assert list(cells(QUICK))
         loaded = {"click", "rich", "torch", "jax", "matplotlib", "mpmath"} & set(sys.modules)
         assert not loaded, loaded

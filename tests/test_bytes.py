@@ -11,7 +11,7 @@ import pytest
 import pullback as pb
 from cells import LAYOUTS, OPS, Cell, Fenced, as_tuple, outputs_for, run_fenced, same_bytes
 from grid import EVERY, default, variants
-from pullback.schedules.numba import launch, pool
+from pullback.cpu import launch, pool
 from quick_data import quick_operands, quick_run
 
 # The first has lanes along the axis in C order and across columns in Fortran order, the second

@@ -13,15 +13,15 @@ import numba
 import pytest
 from numba.core.compiler import CompileResult
 
-from pullback.schedules.numba import disk
-from pullback.schedules.numba.compile import compile_for_c, source_digest
+from pullback.cpu import disk
+from pullback.cpu.compile import compile_for_c, source_digest
 from scripts import SOURCE, run_script
 
 # Prints the result of an op and whether each kernel came from disk.
 RECORDER = """
 import numpy as np
 import pullback as pb
-from pullback.schedules.numba import compile as compiling
+from pullback.cpu import compile as compiling
 
 made = []
 plain = compiling.Kernel.__init__
@@ -48,10 +48,10 @@ def test_a_second_process_loads_what_the_first_compiled(tmp_path):
 TOY = (
     RECORDER
     + """
-from pullback.catalog import Op, register
+from pullback.core.catalog import Op, register
 from pullback.formulas.folds import add
 from pullback.formulas.record import Monoid, Pass, RowFormula
-from pullback.functional import make_function
+from pullback.api.functions import make_function
 
 {formula}
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pullback.bench import objection, plain, scaling
-from pullback.bench.timing import interleave
-from pullback.cli import main
-from pullback.cli.output import write_atomically
+from pullback.tools.bench import objection, plain, scaling
+from pullback.tools.bench.timing import interleave
+from pullback.tools.cli import main
+from pullback.tools.cli.output import write_atomically
 from test_cli_check import stands_alone
 
 SMALL = ("--shapes", "40x60", "--rounds", "3", "--peers", "numpy", "--threads", "2")
@@ -110,7 +110,7 @@ def test_without_matplotlib_a_plot_is_refused_before_the_work(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda n, *a: None if n == "matplotlib" else find(n, *a)
     )
-    monkeypatch.setattr("pullback.bench.run", lambda *a: pytest.fail("measured all the same"))
+    monkeypatch.setattr("pullback.tools.bench.run", lambda *a: pytest.fail("measured all the same"))
     result = invoke("sum", *SMALL, "--plot", tmp_path / "bars.png")
     assert result.exit_code == 2
     assert "pullback[plot]" in result.output
@@ -166,7 +166,7 @@ def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bad_options(
     arguments: tuple[str, ...], word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pullback.bench.run", lambda *a: pytest.fail("measured all the same"))
+    monkeypatch.setattr("pullback.tools.bench.run", lambda *a: pytest.fail("measured all the same"))
     result = invoke("softmax", *arguments)
     assert result.exit_code == 2
     assert word in result.output
@@ -198,7 +198,7 @@ WHOLE = {**CELL, "runs": {"plan": RUN}}
 def test_only_a_report_is_compared_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: object, word: str
 ) -> None:
-    monkeypatch.setattr("pullback.bench.run", lambda *a: pytest.fail("measured all the same"))
+    monkeypatch.setattr("pullback.tools.bench.run", lambda *a: pytest.fail("measured all the same"))
     old = tmp_path / "old.json"
     text = report if isinstance(report, str) else json.dumps({"schema": 1, "cells": [report]})
     old.write_bytes(text.encode("latin-1"))

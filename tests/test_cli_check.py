@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from pullback.bench import Case, find_op
-from pullback.check import accuracy, certify, check_one, layouts
-from pullback.check.edges import edge_case
-from pullback.cli import main, tables
+from pullback.tools.bench import Case, find_op
+from pullback.tools.check import accuracy, certify, check_one, layouts
+from pullback.tools.check.edges import edge_case
+from pullback.tools.cli import main, tables
 
 
 def invoke(*arguments: object) -> Result:
@@ -176,7 +176,9 @@ def test_torch_is_missed_before_the_work(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda n, *a: None if n == "torch" else find(n, *a)
     )
-    monkeypatch.setattr("pullback.check.certify", lambda *a: pytest.fail("checked all the same"))
+    monkeypatch.setattr(
+        "pullback.tools.check.certify", lambda *a: pytest.fail("checked all the same")
+    )
     result = invoke("lerp", "--torch")
     assert result.exit_code == 2
     assert result.output == "pullback: --torch: torch is not installed\n"

@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 import pullback as pb
-from pullback.cli import main
-from pullback.cli.derivations import DERIVATIONS
-from pullback.cli.encoding import ASCII
-from pullback.cli.explain import snippet
-from pullback.cli.parameters import SIZE, shape
-from pullback.cli.root import COMMANDS
+from pullback.tools.cli import main
+from pullback.tools.cli.derivations import DERIVATIONS
+from pullback.tools.cli.encoding import ASCII
+from pullback.tools.cli.explain import snippet
+from pullback.tools.cli.parameters import SIZE, shape
+from pullback.tools.cli.root import COMMANDS
 from scripts import SOURCE, run_script
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "120"}
@@ -81,7 +81,7 @@ def test_help_and_ops_load_no_compiler() -> None:
     run_script("""
         import sys
         from click.testing import CliRunner
-        from pullback.cli import main
+        from pullback.tools.cli import main
         for arguments in (["--help"], ["ops"], ["--version"]):
             assert CliRunner().invoke(main, arguments).exit_code == 0
         loaded = {"numba", "torch", "jax", "matplotlib", "mpmath"} & set(sys.modules)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.bench import Case, find_op
-from pullback.outofcore import Job, Options, blocks, running, segments
-from pullback.outofcore.blocks import cut
+from pullback.tools.bench import Case, find_op
+from pullback.tools.files import Job, Options, blocks, running, segments
+from pullback.tools.files.blocks import cut
 from run_files import RNG, normal, run, same
 
 

@@ -39,7 +39,7 @@ class TestMemory:
                    "--axis", str(axis), "--out", "dx.bin", "--memory", str(MEMORY),
                    "--force"]  # fmt: skip
         code = (
-            "import sys; from pullback.cli import main; "
+            "import sys; from pullback.tools.cli import main; "
             f"code = 0\ntry:\n main({command!r}, prog_name='pullback')\n"
             "except SystemExit as e:\n code = e.code\n"
             "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]); sys.exit(code)"

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.bench import find_op
 from pullback.errors import InvalidProblemError
-from pullback.outofcore import Job, running, targets
+from pullback.tools.bench import find_op
+from pullback.tools.files import Job, running, targets
 from run_files import contents, normal, refused, run, same
 
 

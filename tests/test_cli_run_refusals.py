@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pullback.outofcore import running
+from pullback.tools.files import running
 from run_files import normal, refused
 
 

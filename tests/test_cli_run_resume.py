@@ -22,10 +22,10 @@ import pytest
 from click.testing import CliRunner
 
 import pullback as pb
-from pullback.bench import find_op
-from pullback.cli import main
 from pullback.errors import InvalidProblemError
-from pullback.outofcore import Interrupted, Job, Options, partial, running, segments, transfer
+from pullback.tools.bench import find_op
+from pullback.tools.cli import main
+from pullback.tools.files import Interrupted, Job, Options, partial, running, segments, transfer
 from run_files import contents, normal, refused, run, same
 from scripts import SOURCE, run_script
 
@@ -418,8 +418,8 @@ def test_row_longer_than_memory_cut_during_the_run(tmp_path: Path) -> None:
     said = run_script(f"""
         import os
         from pathlib import Path
-        from pullback.bench import find_op
-        from pullback.outofcore import Job, paging, running
+        from pullback.tools.bench import find_op
+        from pullback.tools.files import Job, paging, running
 
         folder = Path({str(tmp_path)!r})
         paging.SMALLEST_WINDOW = 1 << 14
@@ -467,8 +467,8 @@ class TestSignals:
         said = run_script(f"""
             import os, random, signal, time
             from pathlib import Path
-            from pullback.bench import find_op
-            from pullback.outofcore import Job, partial, running
+            from pullback.tools.bench import find_op
+            from pullback.tools.files import Job, partial, running
 
             folder = Path({str(tmp_path)!r})
             running.LARGEST_BLOCK = 1 << 13
@@ -508,8 +508,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE)}
 SLOWED = """
 import time
 from pathlib import Path
-from pullback.cli import main
-from pullback.outofcore import running
+from pullback.tools.cli import main
+from pullback.tools.files import running
 
 running.LARGEST_BLOCK = 1 << 18
 run_block = running.Run._run_block

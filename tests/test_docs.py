@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pullback
-from pullback.catalog import OPS, unregister
+from pullback.core.catalog import OPS, unregister
 from pullback.oracle import table as oracle_table
 
 ROOT = Path(__file__).resolve().parents[1]

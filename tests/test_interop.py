@@ -10,15 +10,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pullback import interop
+from pullback.core.vocabulary import ElementKind
 from pullback.errors import (
     BufferTooSmallError,
     InvalidProblemError,
     MisalignedOperandError,
     UnsupportedError,
 )
-from pullback.tensor_ref import TensorRef
-from pullback.vocabulary import ElementKind
+from pullback.memory import view as interop
+from pullback.memory.tensor_ref import TensorRef
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"f32": "f4", "f64": "f8", "f16": "f2", "bf16": BF16, "i32": "i4", "i64": "i8"}

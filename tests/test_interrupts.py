@@ -22,7 +22,7 @@ EVERYWHERE = """
 import dis, faulthandler, functools, sys, time
 import numpy as np
 import pullback as pb
-from pullback.schedules.numba import pool
+from pullback.cpu import pool
 
 faulthandler.dump_traceback_later(120, exit=True)
 pb.set_num_threads(4)

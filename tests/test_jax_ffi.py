@@ -376,7 +376,7 @@ def test_docstrings_and_signatures(name):
 
 
 def test_an_op_added_at_run_time():
-    from pullback.catalog import register, unregister
+    from pullback.core.catalog import register, unregister
     from test_new_op import ROWS
 
     for row in ROWS:

@@ -10,10 +10,10 @@ import pytest
 import pullback as pb
 from cell_data import rng_for
 from cells import LAYOUTS, Cell, run_fenced, same_bytes
-from pullback.catalog import Op, register, unregister
+from pullback.api.functions import make_function
+from pullback.core.catalog import Op, register, unregister
 from pullback.formulas.folds import add
 from pullback.formulas.record import Monoid, Pass, RowFormula, ScanFormula
-from pullback.functional import make_function
 from pullback.oracle import table
 from pullback.oracle.reduce import reduction, spread
 from pullback.oracle.scan import scan

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pullback import overlap
-from pullback.interop import view
+from pullback.memory import overlap
+from pullback.memory.view import view
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pullback as pb
-from pullback import functional, repeated
+from pullback.api import functions as functional
+from pullback.api import repeated
 
 X = np.array([[1.0, 3.0, 3.0], [2.0, 5.0, 4.0]])
 ONES = np.ones(3)

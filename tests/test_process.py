@@ -234,7 +234,7 @@ expected = digest()
 threading.stack_size(1 << 47)
 pb.set_num_threads(6)
 assert digest() == expected
-from pullback.schedules.numba.pool import pool
+from pullback.cpu.pool import pool
 assert pool._workers == 1
 pool._workers = 0  # as if the first could not be started either
 assert digest() == expected

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback import repeated
-from pullback.bench.case import Case
-from pullback.bench.operands import make_operands
+from pullback.api import repeated
+from pullback.tools.bench.case import Case
+from pullback.tools.bench.operands import make_operands
 
 DTYPES = ("f32", "f64", "f16", "bf16")
 OPS = [op for op in pb.catalog() if op.family != "segment"]
@@ -47,7 +47,7 @@ def test_the_shorter_way_is_taken(monkeypatch):
     def no_view(*args):
         raise AssertionError("a view was made")
 
-    monkeypatch.setattr("pullback.functional.view_of", no_view)
+    monkeypatch.setattr("pullback.api.functions.view_of", no_view)
     assert pb.cumsum_backward(x).tolist() == [list(range(9, 0, -1))] * 2
 
 
@@ -169,5 +169,5 @@ def test_parameters_tell_calls_apart():
 def test_bfloat16_arrays_take_it_too(monkeypatch):
     x = np.ones((2, 9), ml_dtypes.bfloat16)
     pb.cumsum(x)
-    monkeypatch.setattr("pullback.functional.view_of", None)
+    monkeypatch.setattr("pullback.api.functions.view_of", None)
     assert pb.cumsum(x).dtype == x.dtype

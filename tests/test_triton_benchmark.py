@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import pullback as pb
-from pullback.bench.case import Case
-from pullback.bench.operands import make_operands
+from pullback.tools.bench.case import Case
+from pullback.tools.bench.operands import make_operands
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

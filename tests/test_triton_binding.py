@@ -7,15 +7,15 @@ import types
 import pytest
 
 from cells import OPS
+from pullback.cpu.codegen.elementary import primitives_for
+from pullback.cpu.codegen.lanes import traced
 from pullback.formulas import primitives
 from pullback.formulas.record import functions_of
-from pullback.schedules.numba.elementary import primitives_for
-from pullback.schedules.numba.lanes import traced
 
 pytest.importorskip("triton")
 
-from pullback.schedules.triton.bind import bind, parameters, primitives_of
-from pullback.schedules.triton.primitives import PRIMITIVES
+from pullback.gpu.bind import bind, parameters, primitives_of
+from pullback.gpu.primitives import PRIMITIVES
 from triton_cells import launch_of, segment_steps
 
 RECORDS = [(name, ties) for name, op in OPS.items() for ties in op.records]
@@ -86,7 +86,7 @@ def test_an_unknown_name_is_refused():
     from dataclasses import replace
 
     from pullback.formulas.record import RowFormula
-    from pullback.schedules.triton.rows import make_rows_kernel
+    from pullback.gpu.rows import make_rows_kernel
 
     def apply(nobody_gives_this):
         return nobody_gives_this

@@ -16,7 +16,7 @@ from triton_cells import COMPILED, built, launch_of, segment_steps, steps_of
 
 pytest.importorskip("triton")
 
-from pullback.schedules.triton.offline import TARGETS
+from pullback.gpu.offline import TARGETS
 
 # Shared memory that a program may use without asking for more, in bytes.
 SHARED = {"sm_80": 48 * 1024, "sm_90": 48 * 1024, "sm_100": 48 * 1024, "gfx942": 64 * 1024}

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 import pullback as pb
-from pullback.schedules.triton.backend import RowRunner
-from pullback.schedules.triton.device import Device, current_device
+from pullback.gpu.backend import RowRunner
+from pullback.gpu.device import Device, current_device
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

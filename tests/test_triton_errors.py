@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback import functional
-from pullback.interop import View
-from pullback.vocabulary import ElementKind
+from pullback.api import functions as functional
+from pullback.core.vocabulary import ElementKind
+from pullback.memory.view import View
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -31,7 +31,7 @@ def without(monkeypatch, *modules):
         return real(name, *args, **kwargs)
 
     for module in list(sys.modules):
-        if module.partition(".")[0] in modules or "schedules.triton" in module:
+        if module.partition(".")[0] in modules or "pullback.gpu" in module:
             monkeypatch.delitem(sys.modules, module)
     monkeypatch.setattr(builtins, "__import__", importing)
 
@@ -78,7 +78,7 @@ class _Elsewhere:
 
 @pytest.fixture
 def gpu_plan(monkeypatch):
-    from pullback.schedules.triton import backend
+    from pullback.gpu import backend
 
     monkeypatch.setattr(backend, "make_runner", lambda problem: _Elsewhere())
     return pb.SoftmaxPlan.select(SOFTMAX, ON_TRITON)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cells import DTYPES, OPS
-from pullback.problem import Problem
-from pullback.schedules.triton.layout import choose_walk, merge
-from pullback.schedules.triton.tiles import (
+from pullback.core.problem import Problem
+from pullback.gpu.layout import choose_walk, merge
+from pullback.gpu.tiles import (
     LONG,
     MOST_WARPS,
     Tile,
@@ -166,7 +166,7 @@ def test_large_tensors_have_wide_offsets():
 def test_workspace_bound(name, shape, axis):
     """``workspace_size`` suffices whatever the strides."""
     pytest.importorskip("triton")
-    from pullback.schedules.triton.launch import Launch, workspace_bound
+    from pullback.gpu.launch import Launch, workspace_bound
 
     problem = Problem(OPS[name], None, "f32", shape, (axis,))
     bound = workspace_bound(problem)

@@ -13,9 +13,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pullback import descriptors as D
 from pullback import errors as E
-from pullback import vocabulary as V
+from pullback.api import descriptors as D
+from pullback.core import vocabulary as V
 
 BF16 = ml_dtypes.bfloat16
 
@@ -343,7 +343,7 @@ def test_segment(cls):
 def test_importing_is_light():
     """No framework may come in with these modules."""
     code = (
-        "import sys, pullback.interop, pullback.overlap, pullback.descriptors\n"
+        "import sys, pullback.memory.view, pullback.memory.overlap, pullback.api.descriptors\n"
         "heavy = {'numba', 'torch', 'jax', 'triton'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cells import DTYPES, OPS
-from pullback.problem import Problem, SegmentProblem
+from pullback.core.problem import Problem, SegmentProblem
 
 # (op, element, target) of everything that was compiled and passed; see conftest.
 COMPILED: set[tuple[str, str, str]] = set()
@@ -25,7 +25,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def launch_of(name: str, element: str, shape=ROWS, axis: int = 1, ties: str | None = None) -> Any:
     """The launch of an op on contiguous operands, as a plan makes it."""
-    from pullback.schedules.triton.launch import Launch
+    from pullback.gpu.launch import Launch
 
     op = OPS[name]
     axes = tuple(range(len(shape))) if op.family == "lerp" else (axis,)
@@ -40,7 +40,7 @@ def launch_of(name: str, element: str, shape=ROWS, axis: int = 1, ties: str | No
 
 def segment_steps(name: str, element: str, is_sorted: bool = False, segments: int = 1000) -> list:
     """The launches of a segment op on contiguous operands."""
-    from pullback.schedules.triton.segment import check_step, gather_steps, sum_steps
+    from pullback.gpu.segment import check_step, gather_steps, sum_steps
 
     op = OPS[name]
     problem = SegmentProblem(op, element, 65536, 256, segments, is_sorted, drops=False)
@@ -58,7 +58,7 @@ def steps_of(name: str, element: str) -> list:
 
 def built(steps: list, element: str, target: str) -> Iterator[tuple[Any, Any]]:
     """Every kernel of a launch, compiled."""
-    from pullback.schedules.triton.offline import TARGETS, compile_step
+    from pullback.gpu.offline import TARGETS, compile_step
 
     for step in steps:
         yield step, compile_step(step, element, TARGETS[target])

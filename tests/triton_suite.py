@@ -23,9 +23,9 @@ from cell_data import KINDS, operands
 from cells import OPS, Cell, Fenced
 from grid import BENT, COLUMNS, EVERY, OVERFLOWS, ROWS, default, is_defined, shapes, variants
 from pullback.formulas.primitives import NOWHERE
-from pullback.schedules.triton import backend, launch, tiles
-from pullback.schedules.triton.primitives import exp, exponent, ldexp, mantissa
-from pullback.schedules.triton.tiles import Tile
+from pullback.gpu import backend, launch, tiles
+from pullback.gpu.primitives import exp, exponent, ldexp, mantissa
+from pullback.gpu.tiles import Tile
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pullback.bench.summary import Figures, figures, geometric_mean, key_of, summarise
+from pullback.tools.bench.summary import Figures, figures, geometric_mean, key_of, summarise
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from pullback import catalog
-from pullback.bench.case import Case
-from pullback.bench.operands import make_operands
-from pullback.catalog import DTYPES, Op
-from pullback.check.accuracy import describe, errors, oracle, result, torch_errors
+from pullback.core.catalog import DTYPES, Op
+from pullback.tools.bench.case import Case
+from pullback.tools.bench.operands import make_operands
+from pullback.tools.check.accuracy import describe, errors, oracle, result, torch_errors
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 # Several blocks of a scan and a ragged end.

@@ -5,8 +5,7 @@ Numba, torch, JAX and Triton load when they are first needed, not here.
 
 from __future__ import annotations
 
-from .catalog import Op, catalog
-from .descriptors import (
+from .api.descriptors import (
     BinaryParamBackwardDescriptor,
     BinaryParamDescriptor,
     ReduceBackwardDescriptor,
@@ -20,16 +19,8 @@ from .descriptors import (
     UnsortedSegmentSumBackwardDescriptor,
     UnsortedSegmentSumDescriptor,
 )
-from .errors import (
-    BufferTooSmallError,
-    InvalidProblemError,
-    MisalignedOperandError,
-    PullbackError,
-    UnsupportedError,
-    WorkspaceTooSmallError,
-)
-from .functional import FUNCTIONS
-from .plan import (
+from .api.functions import FUNCTIONS
+from .api.plan import (
     BinaryParamBackwardPlan,
     BinaryParamPlan,
     ReduceBackwardPlan,
@@ -43,9 +34,8 @@ from .plan import (
     UnsortedSegmentSumBackwardPlan,
     UnsortedSegmentSumPlan,
 )
-from .tensor_ref import TensorRef
-from .threads import get_num_threads, set_num_threads
-from .vocabulary import (
+from .core.catalog import Op, catalog
+from .core.vocabulary import (
     BackendKind,
     BinaryKind,
     ElementKind,
@@ -62,6 +52,16 @@ from .vocabulary import (
     Stream,
     Ties,
 )
+from .errors import (
+    BufferTooSmallError,
+    InvalidProblemError,
+    MisalignedOperandError,
+    PullbackError,
+    UnsupportedError,
+    WorkspaceTooSmallError,
+)
+from .memory.tensor_ref import TensorRef
+from .threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
 

@@ -6,44 +6,44 @@ from typing import Any, Literal, TypeVar, overload
 from numpy import generic
 from numpy.typing import NDArray
 
-from . import descriptors as _descriptors
-from . import vocabulary as _vocabulary
-from .catalog import Op as Op
-from .catalog import catalog as catalog
+from .api import descriptors as _descriptors
+from .api.plan import BinaryParamBackwardPlan as BinaryParamBackwardPlan
+from .api.plan import BinaryParamPlan as BinaryParamPlan
+from .api.plan import ReduceBackwardPlan as ReduceBackwardPlan
+from .api.plan import ReducePlan as ReducePlan
+from .api.plan import ScanBackwardPlan as ScanBackwardPlan
+from .api.plan import ScanPlan as ScanPlan
+from .api.plan import SegmentSumBackwardPlan as SegmentSumBackwardPlan
+from .api.plan import SegmentSumPlan as SegmentSumPlan
+from .api.plan import SoftmaxBackwardPlan as SoftmaxBackwardPlan
+from .api.plan import SoftmaxPlan as SoftmaxPlan
+from .api.plan import UnsortedSegmentSumBackwardPlan as UnsortedSegmentSumBackwardPlan
+from .api.plan import UnsortedSegmentSumPlan as UnsortedSegmentSumPlan
+from .core import vocabulary as _vocabulary
+from .core.catalog import Op as Op
+from .core.catalog import catalog as catalog
+from .core.vocabulary import BackendKind as BackendKind
+from .core.vocabulary import BinaryKind as BinaryKind
+from .core.vocabulary import ElementKind as ElementKind
+from .core.vocabulary import KernelSku as KernelSku
+from .core.vocabulary import MathPrecision as MathPrecision
+from .core.vocabulary import OpCategory as OpCategory
+from .core.vocabulary import OutOfRange as OutOfRange
+from .core.vocabulary import ReduceKind as ReduceKind
+from .core.vocabulary import ScanKind as ScanKind
+from .core.vocabulary import SegmentKind as SegmentKind
+from .core.vocabulary import SoftmaxKind as SoftmaxKind
+from .core.vocabulary import Stream as Stream
+from .core.vocabulary import Ties as Ties
 from .errors import BufferTooSmallError as BufferTooSmallError
 from .errors import InvalidProblemError as InvalidProblemError
 from .errors import MisalignedOperandError as MisalignedOperandError
 from .errors import PullbackError as PullbackError
 from .errors import UnsupportedError as UnsupportedError
 from .errors import WorkspaceTooSmallError as WorkspaceTooSmallError
-from .plan import BinaryParamBackwardPlan as BinaryParamBackwardPlan
-from .plan import BinaryParamPlan as BinaryParamPlan
-from .plan import ReduceBackwardPlan as ReduceBackwardPlan
-from .plan import ReducePlan as ReducePlan
-from .plan import ScanBackwardPlan as ScanBackwardPlan
-from .plan import ScanPlan as ScanPlan
-from .plan import SegmentSumBackwardPlan as SegmentSumBackwardPlan
-from .plan import SegmentSumPlan as SegmentSumPlan
-from .plan import SoftmaxBackwardPlan as SoftmaxBackwardPlan
-from .plan import SoftmaxPlan as SoftmaxPlan
-from .plan import UnsortedSegmentSumBackwardPlan as UnsortedSegmentSumBackwardPlan
-from .plan import UnsortedSegmentSumPlan as UnsortedSegmentSumPlan
-from .tensor_ref import TensorRef as TensorRef
+from .memory.tensor_ref import TensorRef as TensorRef
 from .threads import get_num_threads as get_num_threads
 from .threads import set_num_threads as set_num_threads
-from .vocabulary import BackendKind as BackendKind
-from .vocabulary import BinaryKind as BinaryKind
-from .vocabulary import ElementKind as ElementKind
-from .vocabulary import KernelSku as KernelSku
-from .vocabulary import MathPrecision as MathPrecision
-from .vocabulary import OpCategory as OpCategory
-from .vocabulary import OutOfRange as OutOfRange
-from .vocabulary import ReduceKind as ReduceKind
-from .vocabulary import ScanKind as ScanKind
-from .vocabulary import SegmentKind as SegmentKind
-from .vocabulary import SoftmaxKind as SoftmaxKind
-from .vocabulary import Stream as Stream
-from .vocabulary import Ties as Ties
 
 _Array = TypeVar("_Array")
 _Scalar = TypeVar("_Scalar", bound=generic)

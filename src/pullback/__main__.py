@@ -1,6 +1,6 @@
 """``python -m pullback``."""
 
-from .cli import main
+from .tools.cli import main
 
 if __name__ == "__main__":
     main(prog_name="pullback")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from ..catalog import Op, find
+from ..core.catalog import Op, find
 from ..formulas.record import functions_of
 
 _ARRAY = "jax.Array\n    Of float32, float64, float16 or bfloat16, any rank."

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import descriptors as d
-from .. import plan as p
-from ..catalog import Op, catalog, find
+from ..api import descriptors as d
+from ..api import plan as p
+from ..core.catalog import Op, catalog, find
+from ..core.vocabulary import ElementKind, OutOfRange, element_kind, parse_enum
 from ..errors import InvalidProblemError, UnsupportedError
-from ..interop import view
-from ..vocabulary import ElementKind, OutOfRange, element_kind, parse_enum
+from ..memory.view import view
 from .docstrings import docstring, takes_correction
 from .pairs import IDS, Pair
 from .primitives import run, varying_alike

@@ -22,10 +22,10 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..large_pages import ADVICE, madvise
-from ..schedules.numba.compile import compile_for_c
-from ..schedules.numba.memory import int32_at, set_word, word
-from ..schedules.numba.pool import call_kernel, fetch_add, give_way
+from ..cpu.codegen.block import int32_at, set_word, word
+from ..cpu.compile import compile_for_c
+from ..cpu.pool import call_kernel, fetch_add, give_way
+from ..memory.large_pages import ADVICE, madvise
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 

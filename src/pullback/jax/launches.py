@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from ..core.problem import Problem, SegmentProblem
+from ..cpu import backend, pool
+from ..cpu.codegen.block import SCRATCH, STRAINED
+from ..cpu.compile import Kernel, code_digest, source_digest
+from ..cpu.launch import Launch, operands_of
+from ..cpu.loops import segment
 from ..formulas.record import functions_of
-from ..large_pages import LARGE
-from ..problem import Problem, SegmentProblem
-from ..schedules.numba import backend, pool, segment
-from ..schedules.numba.compile import Kernel, code_digest, source_digest
-from ..schedules.numba.launch import Launch, operands_of
-from ..schedules.numba.memory import SCRATCH, STRAINED
+from ..memory.large_pages import LARGE
 from ..threads import get_num_threads
 from . import handler
 from .pairs import AnyProblem
@@ -152,7 +153,7 @@ def run_on_host(
     problem: AnyProblem, operands: Mapping[str, np.ndarray], outputs: tuple[str, ...]
 ) -> list[np.ndarray]:
     """The same through the NumPy path."""
-    from ..interop import view
+    from ..memory.view import view
 
     arrays = {n: np.broadcast_to(a, problem.shape_of(n)) for n, a in operands.items()}
     dtype = operands[reads(problem)[0]].dtype

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from ..problem import Problem, SegmentProblem
+from ..core.problem import Problem, SegmentProblem
 
 AnyProblem = Problem | SegmentProblem
 IDS = "segment_ids"

@@ -16,10 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..core.problem import Problem
+from ..cpu.codegen.lanes import traced
+from ..cpu.codegen.vectors import parameters
 from ..formulas.record import Monoid, RowFormula, ScanFormula
-from ..problem import Problem
-from ..schedules.numba.lanes import traced
-from ..schedules.numba.vectors import parameters
 
 
 class Number:

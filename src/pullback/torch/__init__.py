@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..catalog import OPS, kinds
+from ..core.catalog import OPS, kinds
 from .counterparts import COUNTERPARTS
 from .functions import make_function
 from .patching import Patch, patch

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
+from ..core.vocabulary import OutOfRange, Ties, parse_enum
 from ..errors import InvalidProblemError, UnsupportedError
-from ..vocabulary import OutOfRange, Ties, parse_enum
 
 
 def refuse(function: str, argument: str, expected: str, value: Any) -> NoReturn:

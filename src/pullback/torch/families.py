@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import descriptors as d
-from .. import plan as p
-from ..catalog import Op, find
+from ..api import descriptors as d
+from ..api import plan as p
+from ..api.functions import FUNCTIONS, _kept
+from ..core.catalog import Op, find
 from ..errors import UnsupportedError
 from ..formulas.record import functions_of
-from ..functional import FUNCTIONS, _kept
-from ..interop import View, view
+from ..memory.view import View, view
 from .formulas import evaluate
 
 Parameters = tuple[Any, ...]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..catalog import Op
+from ..core.catalog import Op
 from ..formulas.primitives import NOWHERE, PRIMITIVES
 from ..formulas.record import Monoid, RowFormula, ScanFormula
 

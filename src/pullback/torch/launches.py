@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
-from ..catalog import Op
+from ..core.catalog import Op
+from ..cpu.codegen.block import SCRATCH
+from ..cpu.launch import Launch, run_phases
 from ..errors import UnsupportedError
-from ..large_pages import LARGE, use_large_pages
-from ..schedules.numba.launch import Launch, run_phases
-from ..schedules.numba.memory import SCRATCH
+from ..memory.large_pages import LARGE, use_large_pages
 from ..threads import get_num_threads
 from .families import ELEMENTS, Family, Parameters
 

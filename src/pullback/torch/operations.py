@@ -39,7 +39,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import Function
 from torch.compiler import is_compiling
 
-from ..catalog import Op, find
+from ..core.catalog import Op, find
 from ..errors import UnsupportedError
 from .counterparts import COUNTERPARTS
 from .families import ELEMENTS, FAMILIES, Family, Parameters, Reduction, Segment

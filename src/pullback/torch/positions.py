@@ -70,7 +70,7 @@ def _composed(x: Tensor, y: Tensor, dim: int, reverse: bool, ties: str) -> Tenso
 
 def _by_kernel(x: Tensor, y: Tensor, dim: int, reverse: bool, ties: str) -> Tensor:
     """One pass over contiguous memory, rows or tiles of columns shared by the threads."""
-    from ..schedules.numba.pool import run
+    from ..cpu.pool import run
     from .positions_kernel import TILE, kernel_address
 
     last = ties == "last"

@@ -10,10 +10,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from ..cpu.codegen.block import set_word, word
+from ..cpu.codegen.lanes import I64
+from ..cpu.compile import code_digest, compile_kernel
 from ..formulas.scan import CUMMAX
-from ..schedules.numba.compile import code_digest, compile_kernel
-from ..schedules.numba.lanes import I64
-from ..schedules.numba.memory import set_word, word
 
 TILE = 512  # columns of a unit: a row of indices stays in the first cache
 

@@ -1,0 +1,1 @@
+"""What callers use: functions, descriptors and plans."""

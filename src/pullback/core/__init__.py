@@ -1,0 +1,1 @@
+"""What an op is: element types, declarations, the catalog, problems."""

@@ -1,0 +1,1 @@
+"""Vectors, arithmetic, storage and operands: what the loops are written with."""

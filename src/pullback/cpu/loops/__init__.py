@@ -1,0 +1,1 @@
+"""The loop nests, one file for each."""

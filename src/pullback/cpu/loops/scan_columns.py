@@ -1,0 +1,295 @@
+"""Scans with the eight lanes across columns, chunk by chunk down a tile.
+
+The carries of a tile are rows of states in scratch; the order of every combination is that of
+:mod:`.scan_rows`.
+"""
+
+from __future__ import annotations
+
+from ...formulas.record import ScanFormula
+from ..codegen.block import (
+    BLOCKS,
+    COLUMNS,
+    EXTENT,
+    SCRATCH,
+    STRAINED,
+    TILE,
+    TILES,
+    least,
+    set_word,
+    word,
+)
+from ..codegen.jit import inlined, inner
+from ..codegen.lanes import LANES
+from ..codegen.operands import Operands, constants
+from ..codegen.vectors import no_vectors, stack
+from ..codegen.watch import nothing_seen
+from .eight import (
+    eight_zeros,
+    make_befores,
+    make_fetch,
+    make_finish,
+    make_in_turn,
+    make_known,
+    make_lift,
+    make_put,
+    make_wakes,
+)
+from .scan_parts import SCAN_BLOCK, ScanParts
+
+# Columns per tile at most: wide enough that memory is read in long runs (256 columns took a third
+# longer at 4096 x 4096).
+WIDEST_ONE_WAY = 1024
+WIDEST_BOTH_WAYS = 512
+# Positions that a two-way scan reads twice in a row, so that they are still near the second time.
+GROUP = 64
+GROUPS = SCAN_BLOCK // GROUP
+
+
+def groups_of(extent: int) -> int:
+    """Groups of an axis."""
+    return -(-extent // GROUP)
+
+
+def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
+    """``kernel(p, begin, end)`` over tiles of columns."""
+    parts = ScanParts(formula, element, operands, plain)
+    scan_tile = _both_ways(parts, operands) if parts.prefix else _one_way(parts, operands)
+    all_addresses, all_strides = operands.addresses, operands.strides
+    column_strides = operands.column_strides
+
+    def kernel(p, begin, end):
+        const = constants(p)
+        strides, steps = all_strides(p), column_strides(p)
+        tile, tiles, columns = word(p, TILE), word(p, TILES), word(p, COLUMNS)
+        for unit in range(begin, end):
+            outer = unit // tiles
+            left = unit % tiles * tile
+            width = least(tile, columns - left)
+            scan_tile(p, const, all_addresses(p, outer), strides, steps, left, width, outer)
+
+    return kernel
+
+
+def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
+    """Scan up to eight positions of eight columns and write the outputs.
+
+    Gives their total and what was seen. ``known`` is what is known before each of the positions.
+    """
+    fold, watch, quiet = parts.fold, parts.watch, parts.quiet
+    fetch, lift = make_fetch(operands), make_lift(fold)
+    put = make_put(operands, paired=parts.prefix is None)
+    finish = make_finish(parts, len(operands.outputs), descending)
+    in_turn, scan_eight = make_in_turn(fold.size, descending), fold.scan_eight
+    fetch_row_columns = operands.fetch_row_columns
+    look_at_gradient, look_at_row, look_at_carry = watch.gradient, watch.row_gradient, watch.carry
+    short_cut, wakes = quiet.possible, make_wakes(parts)
+    quiet_lift, quiet_turn = make_lift(quiet.fold), make_in_turn(quiet.fold.size, descending)
+    quiet_join, widened = quiet.fold.join_eight, quiet.widened
+
+    @inlined
+    def scan_chunk(
+        p, const, addresses, strides, steps, start, count, column, lanes, before, known, seen
+    ):
+        row = fetch_row_columns(p, addresses, steps, column, lanes)
+        full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
+        seen = look_at_carry(look_at_gradient(look_at_row(seen, row), full), before)
+        if short_cut and count == LANES and not wakes(start, const, full, row, known):
+            put(addresses, strides, steps, start, count, column, lanes, eight_zeros())
+            lifted = quiet_lift(start, count, const, full, row, known)
+            return widened(quiet_join(quiet_turn(lifted))), seen
+        states = scan_eight(in_turn(lift(start, count, const, full, row, known)))
+        values = finish(start, const, full, row, known, before, states)
+        put(addresses, strides, steps, start, count, column, lanes, values)
+        return states[LANES - 1], seen
+
+    return scan_chunk
+
+
+def _one_way(parts: ScanParts, operands: Operands):
+    fold = parts.fold
+    combine, identity, read, write = fold.combine, fold.identity, fold.read, fold.write
+    scan_chunk = _make_scan_chunk(parts, operands, descending=False)
+    pitch = 8 * WIDEST_ONE_WAY
+    block_scratch = stack(WIDEST_ONE_WAY * fold.size)
+    chunk_scratch = stack(WIDEST_ONE_WAY * fold.size)
+
+    @inner
+    def scan_tile(p, const, addresses, strides, steps, left, width, outer):
+        extent = word(p, EXTENT)
+        block_box, chunk_box = block_scratch(), chunk_scratch()
+        for c in range(0, width, LANES):
+            write(block_box + 8 * c, pitch, identity())
+        for b in range(word(p, BLOCKS)):
+            for c in range(0, width, LANES):
+                write(chunk_box + 8 * c, pitch, identity())
+            for start in range(b * SCAN_BLOCK, least((b + 1) * SCAN_BLOCK, extent), LANES):
+                count = least(LANES, extent - start)
+                for c in range(0, width, LANES):
+                    carried = read(chunk_box + 8 * c, pitch)
+                    before = combine(read(block_box + 8 * c, pitch), carried)
+                    lanes = least(LANES, width - c)
+                    total, _ = scan_chunk(
+                        p, const, addresses, strides, steps, start, count, left + c, lanes, before,
+                        eight_zeros(), nothing_seen(),
+                    )  # fmt: skip
+                    write(chunk_box + 8 * c, pitch, combine(carried, total))
+            for c in range(0, width, LANES):
+                carry = combine(read(block_box + 8 * c, pitch), read(chunk_box + 8 * c, pitch))
+                write(block_box + 8 * c, pitch, carry)
+
+    return scan_tile
+
+
+def _make_prefix_chunks(parts: ScanParts, operands: Operands):
+    """The total of a chunk's prefix, or what is known before each of its positions."""
+    prefix = parts.prefix
+    assert prefix is not None
+    fetch, lift = make_fetch(operands), make_lift(prefix)
+    join_eight, scan_eight = prefix.join_eight, prefix.scan_eight
+    befores, repeated = make_befores(prefix)
+    known_of = make_known(prefix)
+    look_at_factor, selects, keeps = parts.watch.factor, parts.selects, prefix.keeps
+
+    @inlined
+    def lifted_chunk(p, const, addresses, strides, steps, start, count, column, lanes, seen):
+        full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
+        seen = look_at_factor(seen, full)
+        return lift(start, count, const, full, no_vectors(), eight_zeros()), seen
+
+    @inlined
+    def total(p, const, addresses, strides, steps, start, count, column, lanes, seen):
+        lifted, seen = lifted_chunk(
+            p, const, addresses, strides, steps, start, count, column, lanes, seen
+        )
+        return join_eight(lifted), seen
+
+    @inlined
+    def states(p, const, addresses, strides, steps, start, count, column, lanes, before, seen):
+        lifted, seen = lifted_chunk(
+            p, const, addresses, strides, steps, start, count, column, lanes, seen
+        )
+        if selects and keeps(before, join_eight(lifted)):
+            return known_of(repeated(before)), seen
+        return known_of(befores(before, scan_eight(lifted))), seen
+
+    return total, states
+
+
+def _both_ways(parts: ScanParts, operands: Operands):
+    """A prefix scan down the tile and the scan itself up, group by group from the end.
+
+    Kept in the workspace are the prefix before every block, and the block's own prefix before every
+    group; on the stack, before every chunk of the current group.
+    """
+    fold, prefix = parts.fold, parts.prefix
+    assert prefix is not None
+    combine, identity, read, write = fold.combine, fold.identity, fold.read, fold.write
+    p_combine, p_identity, p_read, p_write = (
+        prefix.combine,
+        prefix.identity,
+        prefix.read,
+        prefix.write,
+    )
+    p_size, pitch = prefix.size, 8 * WIDEST_BOTH_WAYS
+    look_at_carry, was_moderate = parts.watch.carry, parts.watch.was_moderate
+    prefix_total, prefix_states = _make_prefix_chunks(parts, operands)
+    scan_chunk = _make_scan_chunk(parts, operands, descending=True)
+    block_scratch = stack(WIDEST_BOTH_WAYS * fold.size)
+    chunk_scratch = stack(WIDEST_BOTH_WAYS * fold.size)
+    p_chunk_scratch = stack((GROUP // LANES + 1) * WIDEST_BOTH_WAYS * p_size)
+    single_scratch = stack((1 + GROUPS) * WIDEST_BOTH_WAYS * p_size)
+    row_of_chunks = pitch * p_size
+
+    @inner
+    def prefix_group(
+        p, const, addresses, strides, steps, left, width, first, stop, carries, apart, seen
+    ):
+        """Carry the block's own prefix on over a group, the carries lying ``apart``."""
+        for start in range(first, stop, LANES):
+            count = least(LANES, stop - start)
+            here = carries + (start - first) // LANES * apart
+            for c in range(0, width, LANES):
+                lanes = least(LANES, width - c)
+                total, seen = prefix_total(
+                    p, const, addresses, strides, steps, start, count, left + c, lanes, seen
+                )
+                carried = p_combine(p_read(here + 8 * c, pitch), total)
+                p_write(here + apart + 8 * c, pitch, carried)
+        return seen
+
+    @inner
+    def scan_tile(p, const, addresses, strides, steps, left, width, outer):
+        extent, blocks = word(p, EXTENT), word(p, BLOCKS)
+        block_box, chunk_box, carries = block_scratch(), chunk_scratch(), p_chunk_scratch()
+        groups = (extent + GROUP - 1) // GROUP
+        # A row of carries: for each component a plane of whole tiles. Those of a single block are
+        # on the stack.
+        plane = word(p, TILES) * word(p, TILE) * 8
+        before_blocks = word(p, SCRATCH) + outer * (blocks + groups) * p_size * plane + left * 8
+        if blocks == 1:
+            before_blocks, plane = single_scratch(), pitch
+        row_of_carries = p_size * plane
+        before_groups = before_blocks + blocks * row_of_carries
+        seen = nothing_seen()
+        for c in range(0, width, LANES):
+            write(block_box + 8 * c, pitch, identity())
+            p_write(before_blocks + 8 * c, plane, p_identity())
+        # All groups but the last in order, for the carries into them; then all from the last.
+        for step in range(2 * groups - 1):
+            back = step - (groups - 1)
+            g = step if back < 0 else groups - 1 - back
+            before_block = before_blocks + g // GROUPS * row_of_carries
+            before_group = before_groups + g * row_of_carries
+            first, stop = g * GROUP, least((g + 1) * GROUP, extent)
+            for c in range(0, width, LANES):
+                if g % GROUPS == 0:
+                    p_write(before_group + 8 * c, plane, p_identity())
+                p_write(carries + 8 * c, pitch, p_read(before_group + 8 * c, plane))
+            seen = prefix_group(
+                p, const, addresses, strides, steps, left, width, first, stop, carries,
+                row_of_chunks if back >= 0 else 0, seen,
+            )  # fmt: skip
+            if back < 0:
+                for c in range(0, width, LANES):
+                    after = p_read(carries + 8 * c, pitch)
+                    if (g + 1) % GROUPS == 0:
+                        after = p_combine(p_read(before_block + 8 * c, plane), after)
+                        p_write(before_block + row_of_carries + 8 * c, plane, after)
+                    else:
+                        p_write(before_group + row_of_carries + 8 * c, plane, after)
+                continue
+            if back == 0 or (g + 1) % GROUPS == 0:
+                for c in range(0, width, LANES):
+                    write(chunk_box + 8 * c, pitch, identity())
+            chunks = (stop - first + LANES - 1) // LANES
+            for chunk_back in range(chunks):
+                chunk = chunks - 1 - chunk_back
+                start = first + chunk * LANES
+                count = least(LANES, extent - start)
+                for c in range(0, width, LANES):
+                    lanes = least(LANES, width - c)
+                    p_before = p_combine(
+                        p_read(before_block + 8 * c, plane),
+                        p_read(carries + chunk * row_of_chunks + 8 * c, pitch),
+                    )
+                    seen = look_at_carry(seen, p_before)
+                    known, seen = prefix_states(
+                        p, const, addresses, strides, steps, start, count, left + c, lanes,
+                        p_before, seen,
+                    )  # fmt: skip
+                    carried = read(chunk_box + 8 * c, pitch)
+                    before = combine(read(block_box + 8 * c, pitch), carried)
+                    total, seen = scan_chunk(
+                        p, const, addresses, strides, steps, start, count, left + c, lanes, before,
+                        known, seen,
+                    )  # fmt: skip
+                    write(chunk_box + 8 * c, pitch, combine(carried, total))
+            if g % GROUPS == 0:
+                for c in range(0, width, LANES):
+                    carry = combine(read(block_box + 8 * c, pitch), read(chunk_box + 8 * c, pitch))
+                    write(block_box + 8 * c, pitch, carry)
+        if not was_moderate(seen):
+            set_word(p, STRAINED, 1)
+
+    return scan_tile

@@ -1,0 +1,63 @@
+"""What both scan schedules are put together from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...formulas.record import Quiet, ScanFormula
+from ..codegen.bind import Fold, any_element, element_emitter, per_element, with_constants
+from ..codegen.elementary import primitives_for
+from ..codegen.operands import Operands
+from ..codegen.vectors import concatenate
+from ..codegen.watch import Watch
+
+# Elements scanned from the identity before the carry of what came before is put in front.
+SCAN_BLOCK = 512
+
+
+class QuietParts:
+    """The shorter way over chunks where nothing happens, bound like the scan itself.
+
+    Without one, ``possible`` is false and the long way stands in for the pieces.
+    """
+
+    def __init__(self, formula: ScanFormula, primitives, fold: Fold, full, row, known):
+        quiet = formula.quiet
+        self.possible = quiet is not None
+        if quiet is None:
+            quiet = Quiet(unless=_always, lift=formula.monoid.lift)
+        monoid = replace(formula.monoid, lift=quiet.lift)
+        self.fold = Fold(monoid, primitives, full, row, known)
+        self.wakes = any_element(quiet.unless, primitives, full, row, known)
+        self.emit_wakes = element_emitter(quiet.unless, primitives, full, row, known)
+        self.widened = with_constants(self.fold, fold)
+
+
+def _always(index):
+    return index == index
+
+
+class ScanParts:
+    """A scan formula bound to an element type.
+
+    ``plain`` binds it without scaling; the kernel then watches whether that was right.
+    """
+
+    def __init__(self, formula: ScanFormula, element: str, operands: Operands, plain: bool):
+        full, row = operands.full, operands.row
+        primitives = primitives_for(element, plain)
+        self.prefix = Fold(formula.prefix, primitives, full, row) if formula.prefix else None
+        self.selects = formula.prefix is not None and formula.prefix.selects
+        known = ("", *(self.prefix.state if self.prefix else ()))
+        self.fold = Fold(formula.monoid, primitives, full, row, known)
+        constants = {**(self.prefix.constants if self.prefix else {}), **self.fold.constants}
+        after = (*known, *self.fold.state)
+        outputs = len(operands.outputs)
+        self.finish = per_element(
+            formula.finish, primitives, full, row, after, outputs, constants=constants
+        )
+        self.emit_finish = element_emitter(formula.finish, primitives, full, row, after, constants)
+        self.extended = concatenate(len(known), self.fold.size)
+        self.inclusive = formula.inclusive
+        self.watch = Watch(element, full, row, on=plain)
+        self.quiet = QuietParts(formula, primitives, self.fold, full, row, known)

@@ -1,0 +1,557 @@
+"""Scans with the eight lanes along the axis.
+
+The axis is cut into chunks of 8, and blocks of ``SCAN_BLOCK``. A chunk is scanned by a tree of
+fixed shape; the chunks of a block follow each other from the identity, and so do the blocks of a
+row. A position's state is (block's carry, chunk's carry) and then its place in the chunk. That
+order depends on the extent alone: the columns schedule builds the same one.
+"""
+
+from __future__ import annotations
+
+from ...formulas.record import ScanFormula
+from ..codegen.block import (
+    BLOCKS,
+    EXTENT,
+    PARTS,
+    SCRATCH,
+    STRAINED,
+    UNITS,
+    is_streamed,
+    least,
+    set_word,
+    word,
+)
+from ..codegen.jit import inner
+from ..codegen.lanes import LANES
+from ..codegen.operands import Operands, constants, fence
+from ..codegen.vectors import concatenate, counting, first_lanes, last_lanes, no_vectors, stack
+from ..codegen.watch import nothing_seen
+from .flush import flush
+from .scan_parts import SCAN_BLOCK, ScanParts
+
+# Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
+GROUP = 16
+# Blocks between what is scanned one way and what is asked for meanwhile: the chain from chunk to
+# chunk leaves no room for waiting.
+AHEAD = 2
+# What comes before every position of a group: one plane for each component of the prefix.
+PLANE = 8 * SCAN_BLOCK * GROUP
+
+
+class RowScan:
+    """Jitted pieces of a scan along rows; kernels are put together from them."""
+
+    def __init__(self, formula: ScanFormula, element: str, operands: Operands, plain: bool):
+        self.parts = ScanParts(formula, element, operands, plain)
+        self.operands = operands
+        self.flipped = flipped = operands.flipped
+        self.lanes_of = last_lanes if flipped else first_lanes
+        fetch_full = operands.fetch_full
+        shifted = [n.endswith("_before") for n in operands.full]
+        if any(shifted):
+            self.fetch = self._fetch_with_neighbour()
+        else:
+
+            @inner
+            def fetch(p, addresses, strides, start, count):
+                return fetch_full(p, addresses, strides, start, count)
+
+            self.fetch = fetch
+
+        @inner
+        def positions(start):
+            return counting(start + LANES - 1, -1) if flipped else counting(start, 1)
+
+        self.positions = positions
+
+    def _fetch_with_neighbour(self):
+        """Operands of a chunk; the last is the one before it in forward order, one further on."""
+        operands = self.operands
+        fetch_full = operands.fetch_full
+        neighbour = operands.full_at.stop - 1
+        read_last = operands.fetch_one(neighbour)
+        swap = operands.replace_last()
+
+        @inner
+        def fetch(p, addresses, strides, start, count):
+            full = fetch_full(p, addresses, strides, start, count)
+            left = word(p, EXTENT) - start - 1
+            return swap(full, read_last(p, addresses, strides, start + 1, least(count, left)))
+
+        return fetch
+
+    def chunk_scan(self, downwards: bool, writes: bool):
+        """Scan eight positions and write their outputs; gives their total and what was seen."""
+        parts, operands = self.parts, self.operands
+        fold, finish, extended = parts.fold, parts.finish, parts.extended
+        lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
+        scan_lanes = fold.lane_scan(downwards, parts.inclusive)
+        fetch, positions, lanes_of = self.fetch, self.positions, self.lanes_of
+        put_outputs, watch = operands.put_outputs, parts.watch
+        look_at_gradient, look_at_carry = watch.gradient, watch.carry
+        quiet = parts.quiet
+        short_cut, wakes, widened = quiet.possible, quiet.wakes, quiet.widened
+        quiet_lift, quiet_total = quiet.fold.lift, quiet.fold.lane_total(downwards)
+
+        @inner
+        def scan_chunk(
+            p, const, row, addresses, strides, start, count, known, block_carry, carried, seen
+        ):
+            full = fetch(p, addresses, strides, start, count)
+            seen = look_at_gradient(seen, full)
+            index = positions(start)
+            if short_cut and count == LANES and not wakes(index, const, full, row, known):
+                if writes:
+                    put_outputs(p, addresses, strides, start, count, no_vectors())
+                total = widened(quiet_total(quiet_lift(index, const, full, row, known)))
+                return total, seen
+            lifted = lift(index, const, full, row, known)
+            if count < LANES:
+                lifted = keep(lanes_of(count), lifted, identity())
+            states, total = scan_lanes(lifted)
+            before = combine(block_carry, carried)
+            seen = look_at_carry(seen, before)
+            if writes:
+                here = combine(before, states)
+                value = finish(index, const, full, row, extended(known, here))
+                put_outputs(p, addresses, strides, start, count, value)
+            return total, seen
+
+        return scan_chunk
+
+    def block_scan(self, writes: bool):
+        """One block of a one-way scan; gives the block's own total."""
+        scan_chunk = self.chunk_scan(self.flipped, writes)
+        combine, identity = self.parts.fold.combine, self.parts.fold.identity
+        staging_box, stage, unstage = self.staging(writes)
+        prefetch = self.operands.prefetch()
+
+        @inner
+        def scan_block(p, const, row, addresses, strides, b, block_carry, ahead, next_first):
+            first, stop = b * SCAN_BLOCK, least((b + 1) * SCAN_BLOCK, word(p, EXTENT))
+            box = staging_box()
+            addresses, place = stage(p, addresses, first, stop, box)
+            nothing = no_vectors()
+            carried = identity()
+            whole = first + (stop - first) // LANES * LANES
+            for start in range(first, whole, LANES):
+                prefetch(ahead, next_first + start - first)
+                total, _ = scan_chunk(
+                    p, const, row, addresses, strides, start, LANES, nothing, block_carry, carried,
+                    nothing_seen(),
+                )  # fmt: skip
+                carried = combine(carried, total)
+            if whole < stop:
+                total, _ = scan_chunk(
+                    p, const, row, addresses, strides, whole, stop - whole, nothing, block_carry,
+                    carried, nothing_seen(),
+                )  # fmt: skip
+                carried = combine(carried, total)
+            unstage(place, box, stop - first)
+            return carried
+
+        return scan_block
+
+    def staging(self, writes: bool):
+        """``stage`` and ``unstage``, around a block whose output is larger than the caches.
+
+        Meanwhile the output of the block lies in a box, and the addresses say so.
+        """
+        item, move = self.operands.edge.item, self.operands.staged()
+        possible = writes and self.operands.packed
+
+        @inner
+        def stage(p, addresses, first, stop, box):
+            staged, place = move(addresses, first, stop, box)
+            if possible and is_streamed(p, place):
+                return staged, place
+            return addresses, 0
+
+        @inner
+        def unstage(place, box, count):
+            if possible and place != 0:
+                flush(place, box, count * item)
+
+        return stack(SCAN_BLOCK), stage, unstage
+
+    def prefix_block(self):
+        """The prefix over one block from its carry, kept for every position in ``planes``.
+
+        Gives the block's own total and what the watch has seen.
+        """
+        parts = self.parts
+        prefix = parts.prefix
+        lift, combine, identity, keep = prefix.lift, prefix.combine, prefix.identity, prefix.keep
+        scan_lanes, write = prefix.lane_scan(self.flipped, False), prefix.write
+        look_at_factor, look_at_carry = parts.watch.factor, parts.watch.carry
+        selects, keeps = parts.selects, prefix.keeps
+        fetch, positions, lanes_of = self.fetch, self.positions, self.lanes_of
+
+        @inner
+        def prefix_chunk(
+            p, const, row, addresses, strides, start, count, block_carry, carried, at, seen
+        ):
+            full = fetch(p, addresses, strides, start, count)
+            seen = look_at_factor(seen, full)
+            lifted = lift(positions(start), const, full, row, row)
+            if count < LANES:
+                lifted = keep(lanes_of(count), lifted, identity())
+            before = combine(block_carry, carried)
+            if selects and keeps(before, lifted):
+                write(at, PLANE, before)
+                return carried, seen
+            states, total = scan_lanes(lifted)
+            seen = look_at_carry(seen, before)
+            write(at, PLANE, combine(before, states))
+            return combine(carried, total), seen
+
+        @inner
+        def prefix_block(p, const, row, addresses, strides, b, block_carry, planes, seen):
+            first = b * SCAN_BLOCK
+            stop = least(first + SCAN_BLOCK, word(p, EXTENT))
+            whole = first + (stop - first) // LANES * LANES
+            carried = identity()
+            for start in range(first, whole, LANES):
+                at = planes + (start - first) * 8
+                carried, seen = prefix_chunk(
+                    p, const, row, addresses, strides, start, LANES, block_carry, carried, at, seen
+                )
+            if whole < stop:
+                at = planes + (whole - first) * 8
+                carried, seen = prefix_chunk(
+                    p, const, row, addresses, strides, whole, stop - whole, block_carry, carried,
+                    at, seen,
+                )  # fmt: skip
+            return carried, seen
+
+        return prefix_block
+
+    def back_block(self, writes: bool):
+        """One block of a two-way scan from its end, the prefix being known."""
+        parts = self.parts
+        scan_chunk = self.chunk_scan(not self.flipped, writes)
+        combine, identity = parts.fold.combine, parts.fold.identity
+        read, behind_nothing = parts.prefix.read, concatenate(1, parts.prefix.size)
+        staging_box, stage, unstage = self.staging(writes)
+
+        @inner
+        def back_block(p, const, row, addresses, strides, b, block_carry, planes, seen):
+            first = b * SCAN_BLOCK
+            stop = least(first + SCAN_BLOCK, word(p, EXTENT))
+            box = staging_box()
+            addresses, place = stage(p, addresses, first, stop, box)
+            whole = first + (stop - first) // LANES * LANES
+            carried = identity()
+            if whole < stop:
+                before = read(planes + (whole - first) * 8, PLANE)
+                known = behind_nothing(no_vectors(), before)
+                total, seen = scan_chunk(
+                    p, const, row, addresses, strides, whole, stop - whole, known, block_carry,
+                    carried, seen,
+                )  # fmt: skip
+                carried = combine(carried, total)
+            for back in range((whole - first) // LANES):
+                start = whole - (back + 1) * LANES
+                before = read(planes + (start - first) * 8, PLANE)
+                known = behind_nothing(no_vectors(), before)
+                total, seen = scan_chunk(
+                    p, const, row, addresses, strides, start, LANES, known, block_carry, carried,
+                    seen,
+                )  # fmt: skip
+                carried = combine(carried, total)
+            unstage(place, box, stop - first)
+            return carried, seen
+
+        return back_block
+
+
+def make_scan_rows_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
+    """``kernel(p, begin, end)`` over whole rows."""
+    scan = RowScan(formula, element, operands, plain)
+    if formula.prefix:
+        return _both_ways(scan)
+    scan_row = _one_way(scan)
+    addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const = constants(p)
+        strides = strides_of(p)
+        for unit in range(begin, end):
+            addresses = addresses_of(p, unit)
+            following = addresses_of(p, least(unit + 1, end - 1))
+            scan_row(p, const, fetch_rows(addresses), addresses, strides, following)
+        fence()
+
+    return kernel
+
+
+def _one_way(scan: RowScan):
+    combine, identity = scan.parts.fold.combine, scan.parts.fold.identity
+    scan_block = scan.block_scan(writes=True)
+
+    @inner
+    def scan_row(p, const, row, addresses, strides, following):
+        carry = identity()
+        blocks = word(p, BLOCKS)
+        for b in range(blocks):
+            ahead, next_first = addresses, (b + AHEAD) * SCAN_BLOCK
+            if b + AHEAD >= blocks:
+                ahead, next_first = following, (b + AHEAD - blocks) * SCAN_BLOCK
+            total = scan_block(p, const, row, addresses, strides, b, carry, ahead, next_first)
+            carry = combine(carry, total)
+
+    return scan_row
+
+
+def _both_ways(scan: RowScan):
+    """The carry into every group is kept in the workspace, where there are several."""
+    operands, prefix, identity = scan.operands, scan.parts.prefix, scan.parts.fold.identity
+    p_identity, p_size = prefix.identity, prefix.size
+    ways = BothWays(scan)
+    sweep, allocate = ways.sweep(), ways.planes
+    addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const, strides, blocks = constants(p), strides_of(p), word(p, BLOCKS)
+        groups = (blocks + GROUP - 1) // GROUP
+        planes = allocate()
+        for unit in range(begin, end):
+            addresses = addresses_of(p, unit)
+            kept = word(p, SCRATCH) + unit * groups * p_size * 8
+            sweep(
+                p, const, fetch_rows(addresses), addresses, strides, 0, blocks, groups - 1,
+                p_identity(), identity(), kept, planes,
+            )  # fmt: skip
+        fence()
+
+    return kernel
+
+
+class BothWays:
+    """A prefix scan forwards and the scan itself backwards, group by group from the end."""
+
+    def __init__(self, scan: RowScan):
+        self.scan = scan
+        self.prefix_block = scan.prefix_block()
+        self.planes = stack(SCAN_BLOCK * GROUP * scan.parts.prefix.size)
+
+    def sweep(self):
+        """Scan a range of blocks.
+
+        The first ``forwards`` steps go over groups in order, each leaving in ``kept`` the prefix
+        carry into it; then all groups follow from the last, whose carry is at hand, to the first.
+        """
+        parts = self.scan.parts
+        prefix, combine, look_at_row = parts.prefix, parts.fold.combine, parts.watch.row_gradient
+        p_size, p_combine = prefix.size, prefix.combine
+        p_read_one, p_write_one = prefix.read_one, prefix.write_one
+        prefix_block, back_block = self.prefix_block, self.scan.back_block(writes=True)
+        was_moderate = parts.watch.was_moderate
+
+        @inner
+        def sweep(
+            p, const, row, addresses, strides, first, last, forwards, before, carry, kept, planes
+        ):
+            seen = look_at_row(nothing_seen(), row)
+            groups = (last - first + GROUP - 1) // GROUP
+            for step in range(forwards + groups):
+                back = step - forwards
+                g = step if back < 0 else groups - 1 - back
+                if back < 0:
+                    p_write_one(kept + g * p_size * 8, before)
+                elif back > 0:
+                    before = p_read_one(kept + g * p_size * 8)
+                start = first + g * GROUP
+                stop = least(start + GROUP, last)
+                for b in range(start, stop):
+                    at = planes + (b - start) * 8 * SCAN_BLOCK
+                    total, seen = prefix_block(
+                        p, const, row, addresses, strides, b, before, at, seen
+                    )
+                    before = p_combine(before, total)
+                if back >= 0:
+                    for k in range(stop - start):
+                        b = stop - 1 - k
+                        at = planes + (b - start) * 8 * SCAN_BLOCK
+                        total, seen = back_block(
+                            p, const, row, addresses, strides, b, carry, at, seen
+                        )
+                        carry = combine(carry, total)
+            if not was_moderate(seen):
+                set_word(p, STRAINED, 1)
+
+        return sweep
+
+
+def make_prefix_totals_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
+    """Totals of the prefix of a two-way scan, for rows cut over threads; a unit is a block."""
+    scan = RowScan(formula, element, operands, plain)
+    ways, prefix = BothWays(scan), scan.parts.prefix
+    identity, size, write_one = prefix.identity, prefix.size, prefix.write_one
+    prefix_block, allocate = ways.prefix_block, ways.planes
+    addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const, strides, blocks = constants(p), strides_of(p), word(p, BLOCKS)
+        planes = allocate()
+        for unit in range(begin, end):
+            addresses = addresses_of(p, unit // blocks)
+            row = fetch_rows(addresses)
+            total, _ = prefix_block(
+                p, const, row, addresses, strides, unit % blocks, identity(), planes, nothing_seen()
+            )
+            write_one(word(p, SCRATCH) + unit * size * 8, total)
+
+    return kernel
+
+
+def make_back_totals_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
+    """Totals of the blocks of a two-way scan behind the first part of a row, from the prefix's.
+
+    A unit is a share of those blocks.
+    """
+    scan = RowScan(formula, element, operands, plain)
+    ways, fold, prefix = BothWays(scan), scan.parts.fold, scan.parts.prefix
+    identity, size, write_one = fold.identity, fold.size, fold.write_one
+    p_combine, p_size, carry_into = prefix.combine, prefix.size, _carry_into(prefix)
+    prefix_block, allocate = ways.prefix_block, ways.planes
+    back_block = scan.back_block(writes=False)
+    addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const, strides = constants(p), strides_of(p)
+        rows, blocks, parts = word(p, UNITS), word(p, BLOCKS), word(p, PARTS)
+        planes = allocate()
+        totals = word(p, SCRATCH) + 2 * rows * blocks * p_size * 8
+        skipped = (blocks + parts - 1) // parts
+        share = (blocks - skipped + parts - 1) // parts
+        for unit in range(begin, end):
+            index, part = unit // parts, unit % parts
+            addresses = addresses_of(p, index)
+            row = fetch_rows(addresses)
+            first = least(skipped + part * share, blocks)
+            before = carry_into(word(p, SCRATCH) + index * blocks * p_size * 8, first)
+            for b in range(first, least(first + share, blocks)):
+                total, _ = prefix_block(
+                    p, const, row, addresses, strides, b, before, planes, nothing_seen()
+                )
+                before = p_combine(before, total)
+                back, _ = back_block(
+                    p, const, row, addresses, strides, b, identity(), planes, nothing_seen()
+                )
+                write_one(totals + (index * blocks + b) * size * 8, back)
+
+    return kernel
+
+
+def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
+    """A two-way scan over parts of rows, each from the totals on both sides of it."""
+    scan = RowScan(formula, element, operands, plain)
+    fold, prefix = scan.parts.fold, scan.parts.prefix
+    combine, identity, size, read_one = fold.combine, fold.identity, fold.size, fold.read_one
+    p_combine, p_size, carry_into = prefix.combine, prefix.size, _carry_into(prefix)
+    p_read_one, p_write_one = prefix.read_one, prefix.write_one
+    ways = BothWays(scan)
+    sweep, allocate = ways.sweep(), ways.planes
+    addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const, strides = constants(p), strides_of(p)
+        rows, blocks, parts = word(p, UNITS), word(p, BLOCKS), word(p, PARTS)
+        planes = allocate()
+        area = rows * blocks * p_size * 8
+        share = (blocks + parts - 1) // parts
+        for unit in range(begin, end):
+            index, part = unit // parts, unit % parts
+            addresses = addresses_of(p, index)
+            row = fetch_rows(addresses)
+            first = least(part * share, blocks)
+            last = least(first + share, blocks)
+            totals = word(p, SCRATCH) + index * blocks * p_size * 8
+            kept = totals + area + first * p_size * 8
+            before = carry_into(totals, first)
+            into_last = before
+            for b in range(first, last):
+                if (b - first) % GROUP == 0:
+                    p_write_one(kept + (b - first) // GROUP * p_size * 8, before)
+                    into_last = before
+                before = p_combine(before, p_read_one(totals + b * p_size * 8))
+            behind = word(p, SCRATCH) + 2 * area + index * blocks * size * 8
+            carry = identity()
+            for back in range(blocks - last):
+                carry = combine(carry, read_one(behind + (blocks - 1 - back) * size * 8))
+            sweep(p, const, row, addresses, strides, first, last, 0, into_last, carry, kept, planes)
+        fence()
+
+    return kernel
+
+
+def _carry_into(fold):
+    """The totals before a block, joined in order."""
+    combine, identity, size, read_one = fold.combine, fold.identity, fold.size, fold.read_one
+
+    @inner
+    def carry_into(totals, block):
+        carry = identity()
+        for b in range(block):
+            carry = combine(carry, read_one(totals + b * size * 8))
+        return carry
+
+    return carry_into
+
+
+def make_scan_totals_kernel(formula: ScanFormula, element: str, operands: Operands):
+    """Totals of blocks of a one-way scan, for rows cut over threads.
+
+    A unit is a block of a row; the blocks of the last part of a row are not needed by any other.
+    """
+    scan = RowScan(formula, element, operands, plain=False)
+    identity, size = scan.parts.fold.identity, scan.parts.fold.size
+    write_one = scan.parts.fold.write_one
+    scan_block = scan.block_scan(writes=False)
+    addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const = constants(p)
+        strides = strides_of(p)
+        blocks, parts = word(p, BLOCKS), word(p, PARTS)
+        counted = least(blocks, (parts - 1) * ((blocks + parts - 1) // parts))
+        for unit in range(begin, end):
+            index, b = unit // counted, unit % counted
+            addresses = addresses_of(p, index)
+            row = fetch_rows(addresses)
+            total = scan_block(
+                p, const, row, addresses, strides, b, identity(), addresses, (b + 1) * SCAN_BLOCK
+            )
+            write_one(word(p, SCRATCH) + (index * blocks + b) * size * 8, total)
+
+    return kernel
+
+
+def make_scan_parts_kernel(formula: ScanFormula, element: str, operands: Operands):
+    """A one-way scan over parts of rows, each from the totals of the blocks before it."""
+    scan = RowScan(formula, element, operands, plain=False)
+    fold = scan.parts.fold
+    combine, size, carry_into = fold.combine, fold.size, _carry_into(fold)
+    scan_block = scan.block_scan(writes=True)
+    addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const = constants(p)
+        strides = strides_of(p)
+        blocks, parts = word(p, BLOCKS), word(p, PARTS)
+        share = (blocks + parts - 1) // parts
+        for unit in range(begin, end):
+            index, part = unit // parts, unit % parts
+            addresses = addresses_of(p, index)
+            row = fetch_rows(addresses)
+            first = least(part * share, blocks)
+            carry = carry_into(word(p, SCRATCH) + index * blocks * size * 8, first)
+            for b in range(first, least(first + share, blocks)):
+                total = scan_block(
+                    p, const, row, addresses, strides, b, carry, addresses, (b + 1) * SCAN_BLOCK
+                )
+                carry = combine(carry, total)
+        fence()
+
+    return kernel

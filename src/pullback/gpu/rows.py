@@ -1,0 +1,173 @@
+"""Row formulas: passes that fold the axis, then a value for every row or for every element.
+
+A block is folded by ``tl.reduce`` in the compute type; lanes fold ``STEPS`` blocks each before they
+join; what they give is carried from there on in float64. Values of a row are float64 throughout. A
+row that several programs share is folded chunk by chunk into the workspace: every program of the
+next launch joins the chunks' states for itself, in one order.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ..formulas.record import Monoid, Pass, RowFormula
+from .bind import primitives_of
+from .frame import Frame, Shape, literal, reads
+from .tiles import STEPS
+
+
+def is_pointwise(formula: RowFormula) -> bool:
+    """Whether elements of a row do not depend on each other."""
+    return formula.finish is None and all(step.monoid is None for step in formula.passes)
+
+
+def folds_of(formula: RowFormula) -> list[int]:
+    """The passes that fold the axis."""
+    return [k for k, step in enumerate(formula.passes) if step.monoid]
+
+
+@cache
+def make_rows_kernel(
+    name: str, formula: RowFormula, shape: Shape, extra: tuple[str, ...], phase: str, whole: bool
+):
+    """The kernel for all passes (``"all"``), one pass (``"fold 0"``), or what follows (``"end"``).
+
+    ``whole`` says that the axis fits one block, which is then read once.
+    """
+    return _Rows(formula, shape, extra, phase, whole).make(name)
+
+
+class _Rows(Frame):
+    def __init__(self, formula, shape, extra, phase: str, whole: bool):
+        super().__init__(formula, shape, extra)
+        self.phase, self.whole = phase, whole
+        closes = [primitives_of(step.close) for step in formula.passes if step.close]
+        self.scales = any("power_of_two" in names for names in closes)
+        # A square root brings back what its square would lose, unless the formula has scaled it.
+        self.squares = (
+            formula.finish is not None
+            and "sqrt" in primitives_of(formula.finish)
+            and not self.scales
+        )
+        self.widened: set[str] = set()
+        self.folding = int(phase.removeprefix("fold ")) if phase.startswith("fold") else None
+
+    def make(self, name: str):
+        formula, out = self.formula, self.source
+        self.begin()
+        if self.phase == "all":
+            out("first = 0", "stop = length")
+        else:
+            out("first = rest * chunk", "stop = tl.minimum(first + chunk, length)")
+        self.per_row, self.per_tile = self.given("row"), self.given("tile")
+        if self.whole:
+            self.stand("first")
+            self.fetch(self.shape.full)
+        for k, step in enumerate(formula.passes):
+            state: list[str] = []
+            if step.monoid:
+                before_fold = self.folding is not None and k < self.folding
+                if self.phase == "end" or before_fold:
+                    state = self.joined(k, step.monoid)
+                else:
+                    state = self.folded(step.monoid)
+                if k == self.folding:
+                    self.keep(k, step.monoid, state)
+                    return self.finish(name)
+            self.close(step, state)
+        if formula.finish:
+            results = [f"result_{n}" for n in self.shape.outputs]
+            self.call(formula.finish, self.per_row, results)
+            for n in self.shape.stored:
+                self.store_units(n, f"result_{n}")
+        elif self.whole:
+            self.apply()
+        elif self.phase == "end":
+            self.stand("first")
+            self.fetch(reads([formula.apply]))
+            self.apply()
+        else:
+            with out.block("for start in range(first, stop, B):"):
+                self.stand("start")
+                self.fetch(reads([formula.apply]))
+                self.apply()
+        return self.finish(name)
+
+    def fetch(self, wanted) -> None:
+        """Load full operands and the position at the present block."""
+        for n in self.shape.full:
+            if n in wanted:
+                self.load(f"tile_{n}", n, "axis", "here")
+                self.per_tile[n] = f"tile_{n}"
+        self.source(f"tile_index = {self.lanes(self.position('axis'))}")
+        self.per_tile["index"] = "tile_index"
+
+    def apply(self) -> None:
+        results = [f"result_{n}" for n in self.shape.outputs]
+        self.call(self.formula.apply, self.per_tile, results)
+        self.settle()
+        for n in self.shape.stored:
+            self.store(n, f"result_{n}")
+
+    def folded(self, monoid: Monoid) -> list[str]:
+        """The state of the program's part of the axis."""
+        out = self.source
+        kind = self.kind
+        if self.squares and self.widened & reads([monoid.lift]):
+            kind = "tl.float64"
+        if self.whole:
+            lifted = self.lift(monoid, self.per_tile, "lifted", "here", kind)
+            return self.reduce(monoid, lifted, "total")
+        carry = self.identity(monoid, "carry", "[U]", "tl.float64")
+        with out.block(f"for outer in range(first, stop, B * {STEPS}):"):
+            part = self.identity(monoid, "part", self.tile, kind)
+            with out.block(f"for start in range(outer, tl.minimum(outer + B * {STEPS}, stop), B):"):
+                self.stand("start")
+                self.fetch(reads([monoid.lift]))
+                lifted = self.lift(monoid, self.per_tile, "lifted", "here", kind)
+                self.combine(monoid, part, lifted, part, kind)
+            total = self.reduce(monoid, part, "total")
+            self.combine(monoid, carry, total, carry, "tl.float64")
+        return carry
+
+    def place(self, k: int, component: int, chunk: str) -> str:
+        """Where a component of a chunk's state lies in the workspace."""
+        sizes = [len(self.formula.passes[j].monoid.state) for j in folds_of(self.formula)]
+        before = sum(sizes[: folds_of(self.formula).index(k)])
+        size = sizes[folds_of(self.formula).index(k)]
+        return f"p_ws + ({before} * chunks + {chunk} * {size} + {component}) * rows"
+
+    def keep(self, k: int, monoid: Monoid, state: list[str]) -> None:
+        """Store the state of a chunk."""
+        for c, name in enumerate(state):
+            self.source(f"tl.store({self.place(k, c, 'rest')} + row, {name}, mask=inside)")
+
+    def joined(self, k: int, monoid: Monoid) -> list[str]:
+        """The state of all chunks, from the workspace."""
+        out = self.source
+        out("share = tl.arange(0, C)")
+        out(f"there = {self.units('inside')} & {self.lanes('(share < chunks)')}")
+        state = self.state("share", monoid)
+        for c, (name, identity) in enumerate(zip(state, monoid.identity, strict=True)):
+            place = self.lanes(f"({self.place(k, c, 'share')})")
+            at = f"{place} + {self.units('row')}"
+            out(f"{name} = tl.load({at}, mask=there, other={literal(identity)})")
+        return self.reduce(monoid, state, "total")
+
+    def close(self, step: Pass, state: list[str]) -> None:
+        """Close the state of a pass into values that what follows knows by name."""
+        held = dict(self.per_row)
+        if step.monoid:
+            held |= dict(zip(step.monoid.state, state, strict=True))
+        results = [f"row_{n}" for n in step.names]
+        # Powers of two, and squares, may leave the range of float32: what meets them is widened.
+        widens = self.squares or (step.close and "power_of_two" in primitives_of(step.close))
+        if step.close:
+            self.call(step.close, held, results)
+        else:
+            self.source(*(f"{r} = {s}" for r, s in zip(results, state, strict=True)))
+        for n, r in zip(step.names, results, strict=True):
+            kind = "tl.float64" if widens else self.kind
+            self.widened |= {n} if widens else set()
+            self.source(f"tile_{n} = {self.units(f'{r}.to({kind})')}")
+            self.per_row[n], self.per_tile[n] = r, f"tile_{n}"

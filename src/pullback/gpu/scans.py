@@ -1,0 +1,258 @@
+"""Scan formulas: ``tl.associative_scan`` inside a block, carries between blocks in float64.
+
+A scan has a direction in memory. An exclusive scan of a block is an inclusive one of the elements
+before each, read one position aside; it never reads beyond its block, where another block's output
+may already lie on the operand. The part of a block's last element joins the carry by itself.
+
+A formula with a prefix scans that first, forwards, and keeps the carry into every block in the
+workspace; the scan itself then runs over the blocks from the end. Where several programs share a
+row, each folds its chunk into the workspace first, and then starts from the chunks before its own.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ..formulas.record import Monoid, ScanFormula
+from .bind import parameters
+from .frame import Frame, Shape, literal
+
+
+@cache
+def make_scan_kernel(
+    name: str, formula: ScanFormula, shape: Shape, extra: tuple[str, ...], phase: str, whole: bool
+):
+    """The kernel of a phase: ``"all"``, or for shared rows ``"prefix"``, ``"fold"`` and ``"end"``.
+
+    ``whole`` says that the axis fits one block.
+    """
+    return _Scan(formula, shape, extra, phase, whole).make(name)
+
+
+class _Scan(Frame):
+    def __init__(self, formula, shape, extra, phase: str, whole: bool):
+        super().__init__(formula, shape, extra)
+        if formula.prefix and (formula.inclusive or not formula.against):
+            raise TypeError("a scan with a prefix runs against it and is exclusive")
+        self.phase, self.whole = phase, whole
+        # Directions in memory: towards higher indices or not.
+        self.forwards = not shape.backwards
+        self.ascends = self.forwards != formula.against
+
+    def make(self, name: str):
+        formula, out = self.formula, self.source
+        self.begin()
+        if self.whole:
+            self.block("0", [], [])
+            return self.finish(name)
+        out("first = rest * chunk", "stop = tl.minimum(first + chunk, length)")
+        out("count = (stop - first + B - 1) // B")
+        if formula.prefix and self.phase != "end":
+            carry = self.start(formula.prefix, "before", self.forwards, 0, self.phase == "fold")
+            self.prefix_carries(carry)
+            if self.phase == "prefix":
+                self.keep(formula.prefix, carry, 0)
+                return self.finish(name)
+            # The carries that some threads have stored are read by all.
+            out("tl.debug_barrier()")
+        main = len(formula.prefix.state) if formula.prefix else 0
+        carry = self.start(formula.monoid, "carry", self.ascends, main, self.phase == "end")
+        with self.blocks(self.ascends):
+            before = self.block_carry() if formula.prefix else []
+            self.block("start", carry, before)
+        if self.phase == "fold":
+            self.keep(formula.monoid, carry, main)
+        return self.finish(name)
+
+    # The workspace: per chunk the states of prefix and scan, then per block those of the prefix.
+
+    def chunk_place(self, component: int, chunk: str) -> str:
+        formula = self.formula
+        size = len(formula.monoid.state) + (len(formula.prefix.state) if formula.prefix else 0)
+        return f"p_ws + ({chunk} * {size} + {component}) * rows"
+
+    def block_place(self, component: int) -> str:
+        formula = self.formula
+        prefix = len(formula.prefix.state)
+        size = len(formula.monoid.state) + prefix
+        at = f"chunks * {size} + start // B * {prefix} + {component}"
+        return f"p_ws + ({at}) * rows + row"
+
+    def keep(self, monoid: Monoid, state: list[str], offset: int) -> None:
+        for c, name in enumerate(state):
+            at = self.chunk_place(offset + c, "rest")
+            self.source(f"tl.store({at} + row, {name}, mask=inside)")
+
+    def start(self, monoid: Monoid, prefix: str, ascends: bool, offset: int, joins: bool):
+        """The carry into a chunk: nothing, or what the chunks before it hold."""
+        carry = self.identity(monoid, prefix, "[U]", "tl.float64")
+        if not joins:
+            return carry
+        out = self.source
+        share = self.state("share", monoid)
+        if self.shape.across:
+            # Few chunks of many columns: one after the other.
+            count = "rest" if ascends else "chunks - 1 - rest"
+            with out.block(f"for c in range({count}):"):
+                chunk = "c" if ascends else "(chunks - 1 - c)"
+                for c, name in enumerate(share):
+                    at = self.chunk_place(offset + c, chunk)
+                    out(f"{name} = tl.load({at} + row, mask=inside, other=0.0)")
+                self.combine(monoid, carry, share, carry, "tl.float64")
+            return carry
+        out("share = tl.arange(0, C)", f"sooner = share {'<' if ascends else '>'} rest")
+        out("there = inside[:, None] & (sooner & (share < chunks))[None, :]")
+        for c, (name, identity) in enumerate(zip(share, monoid.identity, strict=True)):
+            place = f"({self.chunk_place(offset + c, 'share')})[None, :]"
+            out(f"{name} = tl.load({place} + row[:, None], mask=there, other={literal(identity)})")
+        self.scan(monoid, share, not ascends)
+        end = f"(share == {'C - 1' if ascends else '0'})[None, :]"
+        for name, part in zip(carry, share, strict=True):
+            out(f"{name} = pick({part}, {end}, 1)")
+        return carry
+
+    def blocks(self, ascends: bool):
+        """A loop over the blocks of a chunk."""
+        at = "b" if ascends else "(count - 1 - b)"
+        loop = self.source.block("for b in range(count):")
+        return _Loop(loop, lambda: self.source(f"start = first + {at} * B"))
+
+    def prefix_carries(self, carry: list[str]) -> None:
+        """Scan the prefix over the chunk and keep the carry into every block."""
+        monoid = self.formula.prefix
+        with self.blocks(self.forwards):
+            if self.phase != "prefix":
+                for c, name in enumerate(carry):
+                    self.source(f"tl.store({self.block_place(c)}, {name}, mask=inside)")
+            self.stand("start")
+            held = self.operands_at(monoid.lift, "axis", "here", "own")
+            lifted = self.lift(monoid, held, "total", "here")
+            self.scan(monoid, lifted, not self.forwards)
+            total = self.last(lifted, not self.forwards)
+            self.combine(monoid, carry, total, carry, "tl.float64")
+
+    def block_carry(self) -> list[str]:
+        """The prefix's carry into the present block."""
+        before = self.state("before", self.formula.prefix)
+        for c, name in enumerate(before):
+            self.source(f"{name} = tl.load({self.block_place(c)}, mask=inside, other=0.0)")
+        return before
+
+    # One block.
+
+    def operands_at(self, function, position: str, mask: str, tag: str, per_unit=False):
+        """Load what a formula function reads, at positions that may lie aside of the block's."""
+        load = self.load_units if per_unit else self.load
+        held = self.given("row" if per_unit else "tile")
+        wanted = parameters(function)
+        for n in self.shape.full:
+            if n not in wanted:
+                continue
+            name = f"{tag}_{n}"
+            if n.endswith("_before"):
+                earlier = f"{position} - 1" if self.forwards else f"{position} + 1"
+                exists = f"({earlier} >= 0) & ({earlier} < length)"
+                exists = f"({exists})" if per_unit else self.lanes(f"({exists})")
+                load(name, n.removesuffix("_before"), earlier, f"{mask} & {exists}")
+            else:
+                load(name, n, position, mask)
+            held[n] = name
+        if "index" in wanted:
+            text = self.position(position)
+            self.source(f"{tag}_index = {text if per_unit else self.lanes(f'({text})')}")
+            held["index"] = f"{tag}_index"
+        return held
+
+    def aside(self, ascends: bool, name: str) -> tuple[str, str]:
+        """Positions before those of the block in a scan's order, and which lie in the block."""
+        self.source(f"{name} = axis {'-' if ascends else '+'} 1")
+        edge = "lane > 0" if ascends else "lane < B - 1"
+        self.source(f"{name}_there = ({edge}) & ({name} < length)")
+        self.source(f"{name}_here = {self.units('inside')} & {self.lanes(f'{name}_there')}")
+        return name, f"{name}_here"
+
+    def block(self, start: str, carry: list[str], before: list[str]) -> None:
+        """Scan a block, write its outputs, and take it into the carry."""
+        formula, shape = self.formula, self.shape
+        monoid, prefix = formula.monoid, formula.prefix
+        self.stand(start)
+        known: dict[str, str] = {}
+        known_aside: dict[str, str] = {}
+        if prefix:
+            position, mask = self.aside(self.forwards, "earlier")
+            lifted = self.lift(
+                prefix, self.operands_at(prefix.lift, position, mask, "earlier"), "prior", mask
+            )
+            self.scan(prefix, lifted, not self.forwards)
+            if before:
+                self.combine(prefix, self.carried(prefix, before), lifted, lifted)
+            known = dict(zip(prefix.state, lifted, strict=True))
+            if set(prefix.state) & set(parameters(monoid.lift)):
+                # What comes before the next position is what comes before this one and itself.
+                own = self.operands_at(prefix.lift, "axis", "here", "own")
+                here = self.lift(prefix, own, "here", "here")
+                self.combine(prefix, lifted, here, here)
+                known_aside = dict(zip(prefix.state, here, strict=True))
+        if formula.inclusive:
+            position, mask = "axis", "here"
+        else:
+            position, mask = self.aside(self.ascends, "past")
+        tag = "own" if formula.inclusive else "past"
+        held = self.operands_at(monoid.lift, position, mask, tag)
+        held |= known_aside
+        state = self.lift(monoid, held, "state", mask)
+        self.scan(monoid, state, not self.ascends)
+        if carry:
+            self.note_total(start, state, before)
+        if self.phase != "fold":
+            if carry:
+                self.combine(monoid, self.carried(monoid, carry), state, state)
+            held = self.operands_at(formula.finish, "axis", "here", "own")
+            held |= known | dict(zip(monoid.state, state, strict=True))
+            results = [f"result_{n}" for n in shape.outputs]
+            self.call(formula.finish, held, results)
+            self.settle()
+            for n in shape.stored:
+                self.store(n, f"result_{n}")
+        if carry:
+            total = self.state("total", monoid)
+            self.combine(monoid, carry, total, carry, "tl.float64")
+
+    def note_total(self, start: str, state: list[str], before: list[str]) -> None:
+        """The state of a whole block, before anything is written over its operands."""
+        formula = self.formula
+        monoid = formula.monoid
+        total = self.state("total", monoid)
+        for name, text in zip(total, self.last(state, not self.ascends), strict=True):
+            self.source(f"{name} = {text}")
+        if formula.inclusive:
+            return
+        # An exclusive scan lacks the last element; of a formula with a prefix it is the first in
+        # forward order, so what comes before it is the prefix's carry into the block.
+        end = f"{start} + {'B - 1' if self.ascends else '0'}"
+        self.source(f"edge = tl.full([U], {end}, {self.index})")
+        self.source("edge_inside = inside & (edge < length)")
+        held = self.operands_at(monoid.lift, "edge", "edge_inside", "edge", per_unit=True)
+        if formula.prefix:
+            held |= dict(zip(formula.prefix.state, before, strict=True))
+        last = self.state("edge", monoid)
+        self.call(monoid.lift, held, last)
+        for name, identity in zip(last, monoid.identity, strict=True):
+            self.source(
+                f"{name} = tl.where(edge_inside, {name}, {literal(identity)}).to(tl.float64)"
+            )
+        self.combine(monoid, total, last, total, "tl.float64")
+
+
+class _Loop:
+    """A loop that begins with a line of its own."""
+
+    def __init__(self, block, begin):
+        self._block, self._begin = block, begin
+
+    def __enter__(self):
+        self._block.__enter__()
+        self._begin()
+
+    def __exit__(self, *error):
+        return self._block.__exit__(*error)

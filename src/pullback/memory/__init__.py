@@ -1,0 +1,1 @@
+"""Arrays of any framework as memory: views, strides, overlaps."""

@@ -1,0 +1,38 @@
+"""The benchmark: driven by the catalog, checked before it is timed, with peers in the same run.
+
+>>> from pullback.tools.bench import QUICK, Settings, cells, named_ops, run
+>>> cases = cells(QUICK, ops=named_ops(["softmax"]), shapes=[(64, 64)], axes=[-1])
+>>> report = run(cases, Settings(rounds=1, budget=0.01))
+>>> report["cells"][0]["check"]["ok"]
+True
+"""
+
+from .case import Case
+from .cells import DIRECTIONS, FULL, QUICK, Grid, cells, default_ops, find_op, named_ops
+from .harness import Settings, measure, run
+from .peers import PEERS, QUICK_PEERS, installed
+from .summary import Change, Figures, compare, figures, objection, summarise
+
+__all__ = [
+    "DIRECTIONS",
+    "FULL",
+    "PEERS",
+    "QUICK",
+    "QUICK_PEERS",
+    "Case",
+    "Change",
+    "Figures",
+    "Grid",
+    "Settings",
+    "cells",
+    "compare",
+    "default_ops",
+    "figures",
+    "find_op",
+    "installed",
+    "measure",
+    "named_ops",
+    "objection",
+    "run",
+    "summarise",
+]

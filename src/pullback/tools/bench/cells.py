@@ -1,0 +1,133 @@
+"""Which cases a benchmark runs: ops of the catalog by dtypes, shapes and axes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...core.catalog import DTYPES, OPS, Op, catalog
+from ...errors import UnsupportedError
+from .case import Case
+
+SegmentShape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Shapes with the axes to run them on, and the shapes of segment ops.
+
+    All dtypes run on the first of the shapes, ``elsewhere`` says which run on the others.
+    """
+
+    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    segments: tuple[SegmentShape, ...]
+    dtypes: tuple[str, ...]
+    elsewhere: tuple[str, ...] = ("f32",)
+    orders: tuple[str, ...] = ("sorted", "random")
+
+
+QUICK = Grid((((2048, 2048), (-1, 0)),), ((131072, 64, 10000),), ("f32",), orders=("random",))
+FULL = Grid(
+    (
+        ((4096, 4096), (-1, 0)),
+        ((32768, 128), (-1,)),
+        ((128, 32768), (-1,)),
+        ((64, 256, 1024), (1,)),
+        ((2, 8_000_000), (-1,)),
+        ((16_000_000,), (-1,)),
+        ((1, 128), (-1,)),
+    ),
+    ((262144, 64, 10000), (477263, 256, 135361)),
+    DTYPES,
+)
+
+
+DIRECTIONS = ("backward", "forward", "both")
+
+
+def _goes(op: Op, direction: str) -> bool:
+    # The sum of a segment op is its forward, so that one is part of every backward benchmark.
+    return direction in ("both", op.direction) or (
+        direction == "backward" and op.family == "segment"
+    )
+
+
+def default_ops(direction: str = "backward") -> tuple[Op, ...]:
+    """The ops of one direction, or of both; segment sums come forward and backward."""
+    return tuple(op for op in catalog() if _goes(op, direction))
+
+
+def find_op(name: str) -> Op:
+    """The op of this exact name.
+
+    Raises
+    ------
+    UnsupportedError
+        For a name that is not in the catalog, with the nearest ones.
+    """
+    op = OPS.get(name)
+    if op is None:
+        near = difflib.get_close_matches(name, OPS, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(near)}?" if near else "`pullback ops` lists them"
+        raise UnsupportedError(f"unknown op {name!r}; {hint}")
+    return op
+
+
+def named_ops(names: Iterable[str], direction: str = "backward") -> tuple[Op, ...]:
+    """Ops by name; the name of a kind stands for its ops of the direction."""
+    found: dict[str, Op] = {}
+    for name in names:
+        both = [op for op in catalog() if op.kind == name and _goes(op, direction)]
+        for op in both or [find_op(name)]:
+            found[op.name] = op
+    return tuple(found.values())
+
+
+def cells(
+    grid: Grid,
+    ops: Sequence[Op] = (),
+    dtypes: Sequence[str] = (),
+    shapes: Sequence[tuple[int, ...]] = (),
+    axes: Sequence[int] = (),
+) -> Iterator[Case]:
+    """The cases of a grid; what is given replaces that part of it."""
+    for op in ops or default_ops():
+        for element in dtypes or grid.dtypes:
+            if element not in op.dtypes:
+                continue
+            everywhere = bool(dtypes) or element in grid.elsewhere
+            if op.family == "segment":
+                yield from _segment_cells(op, element, grid, shapes, everywhere)
+                continue
+            for shape, own_axes in _shapes(grid, shapes, axes, everywhere):
+                if op.family == "lerp":
+                    yield Case(op, element, shape, None)
+                    continue
+                for axis in own_axes:
+                    yield Case(op, element, shape, axis)
+
+
+def _shapes(grid: Grid, shapes: Sequence[tuple[int, ...]], axes: Sequence[int], everywhere: bool):
+    if not shapes:
+        for shape, own in grid.shapes if everywhere else grid.shapes[:1]:
+            yield shape, [a for a in axes or own if -len(shape) <= a < len(shape)]
+        return
+    for shape in shapes:
+        wanted = axes or ((-1, 0) if len(shape) > 1 else (-1,))
+        kept = {a % len(shape): a for a in reversed(wanted) if -len(shape) <= a < len(shape)}
+        yield shape, list(reversed(kept.values()))
+
+
+def _segment_cells(
+    op: Op, element: str, grid: Grid, shapes: Sequence[tuple[int, ...]], everywhere: bool
+):
+    if shapes:
+        wanted: Iterable[SegmentShape] = [
+            (s[0], s[1], max(1, s[0] // 26)) for s in shapes if len(s) == 2
+        ]
+    else:
+        wanted = grid.segments if everywhere else grid.segments[:1]
+    for rows, width, segments in wanted:
+        for order in grid.orders:
+            yield Case(op, element, (rows, width), None, segments=segments, order=order)

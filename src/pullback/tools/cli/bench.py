@@ -1,0 +1,274 @@
+"""``pullback bench``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...threads import get_num_threads
+from .. import bench as b
+from ..bench.plot import bars, lines, require
+from . import tables
+from .output import (
+    EXISTING,
+    FILE,
+    console,
+    ensure_writable,
+    read_json,
+    steps,
+    write_atomically,
+    write_json,
+)
+from .parameters import AXIS_LIST, DTYPE_LIST, OP, SHAPE_LIST, THREADS, ListOf
+
+EPILOG = """
+\b
+Examples:
+  pullback bench                                  all ops, f32: about a minute
+  pullback bench softmax cumsum --dtypes f32,bf16 --shapes 4096x4096 --axes -1
+  pullback bench --full --json now.json --html now.html --plot now.png
+  pullback bench --compare before.json
+  pullback bench cumprod --scaling
+  pullback bench --frontends
+"""
+
+PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
+
+
+@click.command("bench", epilog=EPILOG)
+@click.argument("ops", nargs=-1, type=OP)
+@click.option(
+    "--quick", "mode", flag_value="quick", default=True, help="About a minute (the default)."
+)
+@click.option(
+    "--full",
+    "mode",
+    flag_value="full",
+    help="All shapes and peers, all dtypes on 4096x4096: half an hour.",
+)
+@click.option("--direction", type=click.Choice(b.DIRECTIONS), default="backward", show_default=True)
+@click.option("--dtypes", type=DTYPE_LIST, help="Such as f32,bf16.")
+@click.option("--shapes", type=SHAPE_LIST, help="Such as 4096x4096,64x256x1024.")
+@click.option("--axes", type=AXIS_LIST, help="Such as -1,0.")
+@click.option("--threads", type=THREADS, help="Default: all CPUs.")
+@click.option("--peers", type=PEER_LIST, help=f"From {', '.join(b.PEERS)}; or none, or all.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Samples per contender.")
+@click.option("--stat", type=click.Choice(["min", "median"]), default="min", show_default=True)
+@click.option("--scaling", is_flag=True, help="Time against size, zeros and threads instead.")
+@click.option("--frontends", is_flag=True, help="Forward and backward in torch and JAX instead.")
+@click.option("--json", "json_file", type=FILE, help="Write the report to a file (- for stdout).")
+@click.option("--plot", "plot_file", type=FILE, help="Draw bars into a PNG file.")
+@click.option("--html", "html_file", type=FILE, help="Write one page that needs no network.")
+@click.option("--compare", "old_file", type=EXISTING, help="What changed since that JSON report.")
+def command(
+    ops: tuple[str, ...],
+    mode: str,
+    direction: str,
+    dtypes: tuple[str, ...] | None,
+    shapes: tuple[tuple[int, ...], ...] | None,
+    axes: tuple[int, ...] | None,
+    threads: int | None,
+    peers: tuple[str, ...] | None,
+    rounds: int | None,
+    stat: str,
+    scaling: bool,
+    frontends: bool,
+    json_file: Path | None,
+    plot_file: Path | None,
+    html_file: Path | None,
+    old_file: Path | None,
+) -> None:
+    """Time ops beside a copy of the same bytes and beside other libraries.
+
+    Every case is checked first; a wrong result gets no time. A peer's ratio is its time over that
+    of plan.run into the caller's buffer: above 1, pullback is faster.
+    """
+    given = {
+        "--dtypes": dtypes,
+        "--shapes": shapes,
+        "--axes": axes,
+        "--peers": peers,
+        "--plot": plot_file,
+        "--html": html_file,
+        "--compare": old_file,
+        "--frontends": frontends,
+    }
+    if scaling:
+        _refuse("--scaling", given, ("--shapes", "--axes", "--peers", "--compare", "--frontends"))
+        if dtypes and len(dtypes) > 1:
+            raise click.ClickException("--scaling: one of the dtypes at a time")
+    elif frontends:
+        _refuse("--frontends", given, [n for n in given if n not in ("--shapes", "--frontends")])
+    for path in (json_file, plot_file, html_file):
+        ensure_writable(path)
+    if plot_file:
+        require()
+    old = _old_report(old_file) if old_file else None
+    if any(0 in shape for shape in shapes or ()):
+        raise click.ClickException("--shapes: a shape without elements has nothing to time")
+    chosen = b.named_ops(ops, direction) if ops else b.default_ops(direction)
+    settings = _settings(mode, threads, peers, rounds)
+    if scaling:
+        _scaling(chosen, dtypes, mode, settings, json_file, plot_file, html_file)
+        return
+    if frontends:
+        _frontends(chosen, shapes, settings, json_file)
+        return
+    grid = b.QUICK if mode == "quick" else b.FULL
+    cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or ()))
+    if not cases:
+        raise click.ClickException("nothing to run: no op fits these shapes and axes")
+    with steps(len(cases)) as (progress, task):
+
+        def advance(case: b.Case, record: dict[str, Any] | None) -> None:
+            if record is None:
+                progress.update(task, description=" ".join(case.key))
+            else:
+                progress.advance(task)
+
+        report = _run(cases, settings, mode, advance)
+    stat_key = "ms" if stat == "min" else "median_ms"
+    report["summary"] = b.summarise(report["cells"], stat_key)
+    if json_file:
+        write_json(json_file, report)
+    if plot_file:
+        write_atomically(plot_file, bars(report, stat_key))
+    if html_file:
+        from .pages import bench_page
+
+        write_atomically(html_file, bench_page(report, stat_key, old).encode())
+    if str(json_file) != "-":
+        out = console()
+        for part in tables.bench(report, stat_key, out):
+            out.print(part)
+        if old is not None:
+            for part in tables.changes(b.compare(old, report)):
+                out.print(part)
+    if report["summary"]["failed"]:
+        raise SystemExit(1)
+
+
+def _refuse(mode: str, given: Mapping[str, Any], unused: Iterable[str]) -> None:
+    """Fail over an option that would be ignored."""
+    for name in unused:
+        if given[name]:
+            raise click.ClickException(f"{mode} does not go with {name}")
+
+
+def _old_report(path: Path) -> dict[str, Any]:
+    """A report to compare with, of this version of the format."""
+    old = read_json(path)
+    reason = b.objection(old)
+    if reason:
+        raise click.ClickException(f"{path}: {reason}")
+    return dict(old)
+
+
+def _run(cases: list[b.Case], settings: b.Settings, mode: str, advance: Any) -> dict[str, Any]:
+    """All cases; in a full run torch.compile, which takes seconds a case, on the first shape."""
+    if mode == "quick" or "compile" not in settings.peers:
+        return b.run(cases, settings, advance)
+    first = [c for c in cases if c.element == "f32" and c.shape == b.FULL.shapes[0][0]]
+    report = b.run(first, settings, advance)
+    others = tuple(p for p in settings.peers if p != "compile")
+    more = b.run(
+        [c for c in cases if c not in first], dataclasses.replace(settings, peers=others), advance
+    )
+    return report | {"cells": report["cells"] + more["cells"]}
+
+
+def _settings(
+    mode: str, threads: int | None, peers: tuple[str, ...] | None, rounds: int | None
+) -> b.Settings:
+    wanted = peers if peers is not None else b.QUICK_PEERS if mode == "quick" else tuple(b.PEERS)
+    if wanted == ("none",):
+        wanted = ()
+    if wanted == ("all",):
+        wanted = tuple(b.PEERS)
+    unknown = [n for n in wanted if n not in b.PEERS]
+    if unknown:
+        raise click.ClickException(
+            f"unknown peer {unknown[0]!r}; peers are {', '.join(b.PEERS)}, none and all"
+        )
+    absent = set(wanted) - set(b.installed(wanted))
+    if peers is not None and absent - {"none"} and wanted != tuple(b.PEERS):
+        raise click.ClickException(f"not installed: {', '.join(sorted(absent))}")
+    quick = mode == "quick"
+    return b.Settings(
+        threads or get_num_threads(),
+        b.installed(wanted),
+        rounds or (5 if quick else 7),
+        0.15 if quick else 0.4,
+    )
+
+
+def _scaling(
+    ops: Any,
+    dtypes: tuple[str, ...] | None,
+    mode: str,
+    settings: b.Settings,
+    json_file: Path | None,
+    plot_file: Path | None,
+    html_file: Path | None,
+) -> None:
+    from ..bench import scaling
+
+    settings = dataclasses.replace(settings, peers=())
+    largest = 10**7 if mode == "quick" else 10**8
+    planned = scaling.plan_steps(ops, dtypes[0] if dtypes else "f32", largest, settings)
+    with steps(len(planned)) as (progress, task):
+
+        def advance(name: str, done: bool) -> None:
+            progress.update(task, description=name)
+            if done:
+                progress.advance(task)
+
+        report = scaling.run_steps(planned, settings, advance)
+    if json_file:
+        write_json(json_file, report)
+    if plot_file:
+        write_atomically(plot_file, lines(report))
+    if html_file:
+        from .pages import scaling_page
+
+        write_atomically(html_file, scaling_page(report).encode())
+    if str(json_file) != "-":
+        out = console()
+        for part in tables.scaling(report):
+            out.print(part)
+
+
+def _frontends(
+    ops: Any,
+    shapes: tuple[tuple[int, ...], ...] | None,
+    settings: b.Settings,
+    json_file: Path | None,
+) -> None:
+    from ..bench import frontends
+
+    here = frontends.installed()
+    if not here:
+        raise click.ClickException("neither torch nor jax is installed")
+    wanted = [s for s in shapes or frontends.SHAPES if len(s) == 2]
+    if not wanted:
+        raise click.ClickException("nothing to run: the frameworks are compared on matrices")
+    kinds = {op.kind for op in ops}
+    settings = dataclasses.replace(settings, peers=(), budget=1.0)
+    with steps(len(kinds) * len(here) * len(wanted)) as (progress, task):
+
+        def advance(name: str, done: bool) -> None:
+            progress.update(task, description=name)
+            if done:
+                progress.advance(task)
+
+        report = frontends.run(ops, here, wanted, settings, advance)
+    if json_file:
+        write_json(json_file, report)
+    if str(json_file) != "-":
+        out = console()
+        for part in tables.frontends(report):
+            out.print(part)

@@ -1,0 +1,80 @@
+"""``pullback check``."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...core.catalog import DTYPES, catalog
+from ..bench import named_ops
+from . import tables
+from .output import FILE, console, ensure_writable, steps, write_atomically, write_json
+from .parameters import DTYPE_LIST, OP
+
+EPILOG = """
+\b
+Examples:
+  pullback check                         every op and dtype: some minutes
+  pullback check softmax cumprod --dtypes f32,bf16
+  pullback check --json check.json --html check.html
+
+The exit code is 0 if all pass and 1 if any fails.
+"""
+
+
+@click.command("check", epilog=EPILOG)
+@click.argument("ops", nargs=-1, type=OP)
+@click.option("--dtypes", type=DTYPE_LIST, default=",".join(DTYPES), show_default=True)
+@click.option("--direction", type=click.Choice(["backward", "forward", "both"]), default="both",
+              show_default=True)  # fmt: skip
+@click.option("--torch/--no-torch", "with_torch", default=None, help="Measure torch's errors too.")
+@click.option("--long", "long", is_flag=True, help="One line for each op and dtype.")
+@click.option("--json", "json_file", type=FILE, help="Write the report to a file (- for stdout).")
+@click.option("--html", "html_file", type=FILE, help="Write one page that needs no network.")
+def command(
+    ops: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    direction: str,
+    with_torch: bool | None,
+    long: bool,
+    json_file: Path | None,
+    html_file: Path | None,
+) -> None:
+    """Certify this installation on this machine.
+
+    Each of OPS is compared with an oracle written from definitions in high precision, and its bytes
+    with those of other memory layouts and thread counts. Errors are in units in the last place.
+    """
+    from ..check import certify
+
+    for path in (json_file, html_file):
+        ensure_writable(path)
+    if with_torch and importlib.util.find_spec("torch") is None:
+        raise click.ClickException("--torch: torch is not installed")
+    chosen = named_ops(ops, direction) if ops else [
+        op for op in catalog() if direction in ("both", op.direction)
+    ]  # fmt: skip
+    total = sum(d in op.dtypes for op in chosen for d in dtypes)
+    with steps(total) as (progress, task):
+
+        def advance(name: str, element: str, result: dict[str, Any] | None) -> None:
+            progress.update(task, description=f"{name} {element}")
+            if result is not None:
+                progress.advance(task)
+
+        report = certify(chosen, dtypes, with_torch, advance)
+    if json_file:
+        write_json(json_file, report)
+    if html_file:
+        from .pages import check_page
+
+        write_atomically(html_file, check_page(report).encode())
+    if str(json_file) != "-":
+        out = console()
+        for part in tables.checks(report, long, out):
+            out.print(part)
+    if not report["ok"]:
+        raise SystemExit(1)

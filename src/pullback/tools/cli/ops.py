@@ -1,0 +1,83 @@
+"""``pullback ops``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...core.catalog import Op, catalog
+from . import tables
+from .output import console, print_json
+from .parameters import DTYPE
+
+EPILOG = """
+\b
+Examples:
+  pullback ops
+  pullback ops cum                          names that contain "cum"
+  pullback ops --family reduce --direction backward
+  pullback ops softmax --formulas
+  pullback ops --needs y --json
+"""
+
+
+def as_record(op: Op) -> dict[str, Any]:
+    """An op as plain data."""
+    return {
+        "name": op.name,
+        "family": op.family,
+        "kind": op.kind,
+        "direction": op.direction,
+        "formula": op.formula,
+        "inputs": list(op.inputs),
+        "outputs": list(op.outputs),
+        "needs": sorted(op.needs),
+        "ties": list(op.ties),
+        "dtypes": list(op.dtypes),
+        "backends": list(op.backends),
+        "edges": op.edges,
+    }
+
+
+@click.command("ops", epilog=EPILOG)
+@click.argument("text", required=False)
+@click.option(
+    "--family", type=click.Choice(["scan", "reduce", "softmax", "lerp", "segment"]), multiple=True
+)
+@click.option("--direction", type=click.Choice(["forward", "backward"]))
+@click.option("--needs", type=click.Choice(["x", "y", "none"]), help="Saves the backward wants.")
+@click.option("--dtype", type=DTYPE, help="Ops that take it, such as bf16.")
+@click.option("--backend", help="Ops that run there, such as numba or triton.")
+@click.option("--formulas", is_flag=True, help="Show the formulas instead of the edge rules.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def command(
+    text: str | None,
+    family: tuple[str, ...],
+    direction: str | None,
+    needs: str | None,
+    dtype: str | None,
+    backend: str | None,
+    formulas: bool,
+    as_json: bool,
+) -> None:
+    """List the ops whose name contains TEXT, or all of them."""
+    found = [
+        op
+        for op in catalog()
+        if (not text or text in op.name)
+        and (not family or op.family in family)
+        and (not direction or op.direction == direction)
+        and (not needs or (needs in op.needs if needs != "none" else not op.needs))
+        and (not dtype or dtype in op.dtypes)
+        and (not backend or backend in op.backends)
+    ]
+    if as_json:
+        print_json([as_record(op) for op in found])
+        return
+    out = console()
+    if not found:
+        out.print("no op fits; pullback ops lists them all")
+        return
+    for part in tables.ops(found, formulas, out):
+        out.print(part)

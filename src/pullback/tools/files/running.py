@@ -1,0 +1,528 @@
+"""The running of a job whose inputs are open and checked: block by block, within the memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ... import __version__
+from ...cpu.compile import source_digest
+from ...errors import InvalidProblemError, PullbackError
+from ...formulas.record import RowFormula, ScanFormula
+from ...memory.view import DTYPES
+from ...threads import get_num_threads
+from ..bench.case import Case
+from ..bench.warm import warm_up
+from . import files
+from .blocks import Cut, chunks, cut, pieces, restored_cut
+from .operands import CHECKED, Operands
+from .paging import Pager, supported
+from .partial import Note, Progress
+from .publish import Publication
+from .resident import available_bytes, hand_back, peak_bytes, resident_bytes
+from .segments import SegmentCut, check_ids, cut_segments, pick_rows, restored_segments
+from .targets import note_path, uninterrupted
+
+if TYPE_CHECKING:
+    from .job import Job
+
+# The share of the memory beyond what the process itself takes that operands may occupy; the rest is
+# for page tables, progress and the allocator.
+OPERAND_SHARE = 0.6
+LARGEST_BLOCK = 1 << 28
+# Without a limit, a row that is longer than a block is still read as a whole up to this.
+LARGEST_ROW = 1 << 30
+LEAST_ROOM = 24 << 20
+# Of the room for a block of segments, what is read of the table at a time.
+PICKING_SHARE = 0.2
+
+Arrays = dict[str, np.ndarray]
+Plan = Cut | SegmentCut
+
+
+class Interrupted(KeyboardInterrupt):
+    """An interrupt, with what became of the work.
+
+    Attributes
+    ----------
+    still_running
+        Whether a kernel is left running, which would not notice for a long time.
+    """
+
+    def __init__(self, message: str, still_running: bool):
+        super().__init__(message)
+        self.still_running = still_running
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did; ``discarded`` are blocks of an earlier run that it did not make use of."""
+
+    bytes: int
+    seconds: float
+    blocks: int
+    resumed: int
+    discarded: int
+    peak: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One block: its bytes, the parts of the outputs it writes, and what runs it.
+
+    ``run`` is given the bytes of the blocks before, and gives a checksum of what was written.
+    """
+
+    bytes: int
+    outputs: Arrays
+    run: Callable[[int], int]
+
+
+class Run:
+    """The running of a job whose inputs are open and checked.
+
+    Parameters
+    ----------
+    job, case
+        What to do.
+    stored
+        The inputs as they lie in their files.
+    arrays
+        The inputs in the shapes the plan wants.
+    progress
+        Called with the bytes done and in all.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        case: Case,
+        stored: Mapping[str, files.Stored],
+        arrays: Arrays,
+        progress: Callable[[int, int], None] | None,
+    ):
+        self.job, self.case, self.arrays = job, case, arrays
+        self.operands = Operands(stored)
+        self.progress = progress or (lambda done, total: None)
+        self.threads = job.threads or get_num_threads()
+        self.room = self.taken = 0
+        self.still_running = False
+        self.names = [n for n in case.op.outputs if n in job.outputs]
+        self.publication = Publication({n: job.outputs[n] for n in self.names})
+        self.total = sum(a.nbytes for a in arrays.values()) + sum(
+            math.prod(case.shape_of(n)) * DTYPES[case.element].itemsize for n in self.names
+        )
+
+    def go(
+        self, shapes: Mapping[str, tuple[int, ...]], resume: bool, force: bool, start: float
+    ) -> Summary:
+        """Run to the end, or keep what is finished and raise."""
+        element = self.case.element
+        raw = {n: files.is_raw(self.job.outputs[n]) for n in self.names}
+        forms = {n: files.Form(shapes[n], element, raw[n]) for n in self.names}
+        note = Note(
+            note_path(self.publication.targets[0]),
+            self.publication.parts.values(),
+            self._identity(),
+        )
+        earlier = note.find() if resume else None
+        discarded = 0 if resume else note.count_kept()
+        self._check_ids()
+        self.room = self._room()
+        # The room differs from run to run, so that the same job may be cut otherwise now.
+        plan = self._restored(note, earlier) if earlier else self._cut()
+        done = earlier or Progress(dataclasses.asdict(plan))
+        resumed = len(done.blocks)
+        with ExitStack() as stack:
+            if earlier is None:
+                self._begin(note, forms, done)
+            outputs = self._open_outputs(note, forms, stack)
+            steps = self._steps(plan, outputs)
+            if earlier is not None:
+                self._verify(note, steps, done)
+            try:
+                self._blocks(steps, note, done)
+                self.publication.publish(self.operands, note, force)
+            except KeyboardInterrupt:
+                if not self.publication.done:  # or else it comes too late
+                    kept = self._keep(note, done, plan, "the same command with --resume")
+                    raise Interrupted(kept, self.still_running) from None
+            except OSError as error:
+                kept = self._keep(note, done, plan, "the same command with --resume")
+                # The user knows the name of the output, not that of the partial file.
+                target = str(self.publication.targets[0])
+                raise OSError(error.errno, f"{error.strerror}; {kept}", target) from None
+            except PullbackError as error:
+                kept = self._keep(note, done, plan, "when that is put right, --resume")
+                raise InvalidProblemError(f"{error}; {kept}") from None
+            except BaseException:
+                self._keep(note, done, plan, "--resume")
+                raise
+        seconds = time.monotonic() - start
+        return Summary(self.total, seconds, plan.count, resumed, discarded, peak_bytes())
+
+    def _begin(self, note: Note, forms: Mapping[str, files.Form], done: Progress) -> None:
+        """Make the partial files and the first note, or leave nothing."""
+        note.discard()
+        try:
+            for name, part in self.publication.parts.items():
+                files.create(part, forms[name])
+            note.save(done, now=True)
+        except OSError as error:
+            note.discard()
+            raise OSError(error.errno, error.strerror, str(self.publication.targets[0])) from None
+        except BaseException:
+            note.discard()
+            raise
+
+    def _open_outputs(
+        self, note: Note, forms: Mapping[str, files.Form], stack: ExitStack
+    ) -> Arrays:
+        outputs = {}
+        for name, part in self.publication.parts.items():
+            try:
+                held = files.open_output(part, forms[name], stack)
+            except InvalidProblemError as error:
+                raise note.refuse(error) from None
+            self.operands.stored[name] = held
+            outputs[name] = held.array.reshape(self.case.shape_of(name))
+        return outputs
+
+    def _restored(self, note: Note, earlier: Progress) -> Plan:
+        """The cut of an earlier run."""
+        plan: Plan | None = (
+            restored_segments(earlier.cut, self.case.segments)
+            if "bounds" in earlier.cut
+            else restored_cut(earlier.cut, self.case)
+        )
+        if plan is None or len(earlier.blocks) > plan.count:
+            raise note.refuse(f"{note.path} is of another job")
+        return plan
+
+    def _verify(self, note: Note, steps: Iterable[Step], done: Progress) -> None:
+        """Raise unless the finished blocks are what the earlier run has written."""
+        for k, (step, checksum) in enumerate(zip(steps, done.blocks, strict=False)):
+            if self.operands.checksum(step.outputs) != checksum:
+                raise note.refuse(
+                    f"block {k + 1} in {note.partials[0]} is not what the run had written"
+                )
+
+    def _keep(self, note: Note, done: Progress, plan: Plan, how: str) -> str:
+        """Keep what is finished for another run, or leave nothing; says where and how to go on."""
+        if self.publication.done:
+            return "the output is whole"
+        with suppress(OSError, KeyboardInterrupt), uninterrupted():
+            if done.blocks:
+                note.save(done, now=True)
+        if not note.saved:
+            note.discard()
+            return "nothing was finished, nothing is left behind"
+        where = " and ".join(map(str, note.partials))
+        return f"{note.saved} of {plan.count} blocks are kept in {where}; {how} does the rest"
+
+    def _check_ids(self) -> None:
+        """An id out of range is found before anything is written, whatever block it is in."""
+        ids = self.arrays.get("segment_ids")
+        if ids is not None and self.case.out_of_range == "raise":
+            check_ids(ids, self.case.segments, self.operands.load_ids)
+
+    def _hand_back(self) -> None:
+        if self.job.memory is not None:
+            hand_back(stored.map for stored in self.operands.stored.values())
+
+    def _room(self) -> int:
+        """Bytes that operands may occupy at a time."""
+        job, case = self.job, self.case
+        tiny = dataclasses.replace(case, shape=_small(case), segments=min(case.segments, 8))
+        if 0 not in tiny.shape:
+            warm_up(tiny)  # what compiling takes is part of what the process takes
+        if job.memory is None:
+            return max(LARGEST_BLOCK, min(available_bytes() // 2, LARGEST_ROW))
+        self.taken = resident_bytes()
+        return self._room_beside(0 if self._sums_unsorted else self._workspace)
+
+    @property
+    def _workspace(self) -> int:
+        return int(self.case.plan(self.threads).workspace_size)
+
+    @property
+    def _sums_unsorted(self) -> bool:
+        """Whether the rows of a segment lie anywhere in the table."""
+        case = self.case
+        forward = case.op.direction == "forward"
+        return case.family == "segment" and forward and case.order == "random"
+
+    def _room_beside(self, workspace: int) -> int:
+        memory = self.job.memory
+        if memory is None:
+            return self.room
+        taken = self.taken + workspace
+        room = int((memory - taken) * OPERAND_SHARE)
+        if room < LEAST_ROOM:
+            least = taken + int(LEAST_ROOM / OPERAND_SHARE)
+            raise InvalidProblemError(
+                f"memory: expected at least {-(-least // 10**6)} MB, of which the process takes "
+                f"{taken // 10**6} for itself, got {memory // 10**6} MB"
+            )
+        return room
+
+    def _cut(self) -> Plan:
+        case = self.case
+        budget = min(self.room, LARGEST_BLOCK)
+        strides = self._strides()
+        elements = max(1, math.prod(case.shape))
+        if "d_output" in self.arrays:  # a gather reads anywhere in its table, whatever the block
+            table = self.arrays["d_output"].nbytes
+            each = (self.total - table) / elements
+            if table <= self.room // 2:
+                return cut(case, strides, each, budget // 2)
+            # A quarter for the rows in the order of their ids, a quarter for them in their own.
+            return dataclasses.replace(cut(case, strides, each, budget // 4), fits=False)
+        if self._sums_unsorted:
+            return self._cut_sums()
+        each = self.total / elements
+        made = cut(case, strides, each, budget)
+        if made.fits:
+            return made
+        if math.prod(made.block) * each <= self.room:
+            return dataclasses.replace(made, fits=True)
+        # Through windows, a kernel that walks narrow columns would open each window again for every
+        # walk along every few columns: a softmax of 768 MB took minutes, copied it takes seconds.
+        narrow = cut(case, strides, each, int(budget * (1 - PICKING_SHARE)), narrowest=1)
+        return narrow if narrow.fits else made
+
+    def _cut_sums(self) -> Plan:
+        """One block if everything fits, or else blocks of segments."""
+        case = self.case
+        if self.total + self._workspace <= self.room:
+            return Cut(case.shape, tuple(max(1, n) for n in case.shape), True)
+        counting = 24 * case.segments
+        self.room = self._room_beside(counting)
+        budget = int(self.room * (1 - PICKING_SHARE))
+        ids = self.arrays["segment_ids"]
+        return cut_segments(ids, case.segments, self._row_bytes, budget, self.operands.load_ids)
+
+    @property
+    def _row_bytes(self) -> int:
+        return self.case.shape[1] * DTYPES[self.case.element].itemsize
+
+    def _strides(self) -> tuple[int, ...]:
+        """Strides of a full operand, or those the output will have."""
+        case = self.case
+        full = next((n for n in case.op.full if n in self.arrays), None)
+        if full is not None and case.family != "segment":
+            return self.arrays[full].strides
+        item = DTYPES[case.element].itemsize
+        return tuple(item * math.prod(case.shape[k + 1 :]) for k in range(len(case.shape)))
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a run to be continued, by what a user calls it."""
+        job = self.job
+        held: dict[str, Any] = {"the op": job.op.name}
+        for name, value in dataclasses.asdict(job.options).items():
+            held[f"--{name.removeprefix('is_').replace('_', '-')}"] = value
+        held["--memory"] = job.memory
+        for name, path in sorted(job.inputs.items()):
+            size, modified, contents = self.operands.stored[name].file.describe()
+            held[f"the size of {path.name} ({name})"] = size
+            held[f"the modification time of {path.name} ({name})"] = modified
+            held[f"the contents of {path.name} ({name})"] = contents
+        for name, path in sorted(job.outputs.items()):
+            held[f"the file for {name}"] = path.name
+        held["the version of pullback"] = __version__
+        held["the source of pullback's kernels"] = source_digest()
+        return held
+
+    def _blocks(self, steps: Iterable[Step], note: Note, done: Progress) -> None:
+        moved, before = 0, len(done.blocks)
+        self.progress(0, self.total)
+        for k, step in enumerate(steps):
+            if k >= before:
+                checksum = step.run(moved)
+                self.operands.check_inputs()
+                done.blocks.append(checksum)
+                with suppress(OSError):  # an older note is as true, and the run may well succeed
+                    note.save(done)
+            moved += step.bytes
+            self.progress(min(moved, self.total), self.total)
+
+    def _steps(self, plan: Plan, outputs: Arrays) -> list[Step]:
+        """The blocks in order."""
+        if isinstance(plan, SegmentCut):
+            return list(self._segment_steps(plan, outputs))
+        return [self._step(where, plan, outputs) for where in plan.slices()]
+
+    def _segment_steps(self, plan: SegmentCut, outputs: Arrays) -> Iterator[Step]:
+        rows = max(1, self.case.shape[0])
+        for segments, count in plan.parts():
+            size = int(self.total * (count / rows))
+            part = {"output": outputs["output"][segments]}
+            alone = count * self._row_bytes > self.room
+            run = self._run_long_segment if alone else self._run_segments
+            yield Step(size, part, partial(run, segments, count, part))
+
+    def _step(self, where: tuple[slice, ...], plan: Cut, outputs: Arrays) -> Step:
+        block = pieces(self.case, self.arrays, where)
+        parts = pieces(self.case, outputs, where)
+        size = _size(self.case, block | parts, plan.count)
+        lengths = tuple(part.stop - part.start for part in where)
+        if plan.fits:
+            return Step(size, parts, partial(self._run_block, lengths, block, parts))
+        if "d_output" in block:
+            return Step(size, parts, partial(self._run_gather, block, parts))
+        return Step(size, parts, partial(self._run_windows, lengths, block, parts, size))
+
+    def _run_block(self, lengths: tuple[int, ...], block: Arrays, parts: Arrays, moved: int) -> int:
+        """Run a block on copies of its operands."""
+        inputs = {n: self.operands.load(n, a) for n, a in block.items()}
+        results = self.operands.buffers(parts)
+        plan = dataclasses.replace(self.case, shape=lengths).plan(self.threads)
+        _in_thread(lambda: plan.run(**inputs, **results))
+        return self.operands.save(parts, results)
+
+    def _run_segments(self, segments: slice, count: int, parts: Arrays, moved: int) -> int:
+        """Sum the rows of a block of segments, picked from the whole table."""
+        window = int(self.room * PICKING_SHARE)
+        values, ids = self.arrays["input"], self.arrays["segment_ids"]
+        picked, near = pick_rows(values, ids, segments, count, window, self.operands.load)
+        plan = dataclasses.replace(
+            self.case,
+            shape=(count, self.case.shape[1]),
+            segments=segments.stop - segments.start,
+        ).plan(self.threads)
+        results = self.operands.buffers(parts)
+        _in_thread(lambda: plan.run(input=picked, segment_ids=near, **results))
+        return self.operands.save(parts, results)
+
+    def _run_long_segment(self, segments: slice, count: int, parts: Arrays, moved: int) -> int:
+        """Sum a segment whose rows do not fit: all other rows are dropped, and none is copied."""
+        ids = self.arrays["segment_ids"]
+        near = np.full(ids.shape, -1, np.int32)
+        at = 0
+        for chunk in chunks(ids, CHECKED):
+            near[at : at + chunk.size][self.operands.load_ids(chunk) == segments.start] = 0
+            at += chunk.size
+        plan = dataclasses.replace(self.case, segments=1, out_of_range="drop").plan(self.threads)
+        room = self._room_beside(near.nbytes + plan.workspace_size)
+        results = self.operands.buffers(parts)
+        table = self.arrays["input"]
+        self._through_windows(
+            lambda: plan.run(input=table, segment_ids=near, **results), ["input"], room
+        )
+        return self.operands.save(parts, results)
+
+    def _run_gather(self, block: Arrays, parts: Arrays, moved: int) -> int:
+        """Gather a block of rows in the order of their ids, from a table seen through windows."""
+        near = self.operands.load_ids(block["segment_ids"])
+        order = np.argsort(near, kind="stable")
+        ids = near[order]
+        results = self.operands.buffers(parts)
+        found = np.empty_like(results["d_input"])
+        shape = (ids.shape[0], self.case.shape[1])
+        plan = dataclasses.replace(self.case, shape=shape).plan(self.threads)
+        table = block["d_output"]
+        self._through_windows(
+            lambda: plan.run(d_output=table, segment_ids=ids, d_input=found),
+            ["d_output"],
+            self.room // 2,
+        )
+        results["d_input"][order] = found
+        return self.operands.save(parts, results)
+
+    def _run_windows(
+        self, lengths: tuple[int, ...], block: Arrays, parts: Arrays, size: int, moved: int
+    ) -> int:
+        """Run a block that does not fit on the maps of the files, seen through windows."""
+        plan = dataclasses.replace(self.case, shape=lengths).plan(self.threads)
+        passes = _passes(self.case)
+
+        def tell(touched: int) -> None:
+            walked = touched // passes
+            self.progress(moved + min(walked, int(size * 0.99)), self.total)
+
+        operands = block | parts
+        self._through_windows(lambda: plan.run(**operands), self.operands.stored, self.room, tell)
+        return self.operands.checksum(parts)
+
+    def _through_windows(
+        self,
+        call: Callable[[], Any],
+        names: Iterable[str],
+        room: int,
+        tell: Callable[[int], None] = lambda touched: None,
+    ) -> None:
+        """Run a kernel on maps of which only so much is open at a time, where that can be done."""
+        maps = [(self.operands.stored[n].map, n in self.names) for n in names]
+        pager = Pager([(m, written) for m, written in maps if m is not None], room)
+        windows: AbstractContextManager[Any] = pager if supported() else nullcontext()
+
+        def walk() -> None:
+            # Windows are closed by the thread that needs them: it may outlive an interrupt.
+            with windows:
+                call()
+
+        try:
+            _in_thread(walk, lambda: tell(pager.touched), wait=False)
+        except KeyboardInterrupt:
+            self.still_running = True
+            raise
+        self._hand_back()
+        if pager.lost:
+            self.operands.check_inputs()
+            raise InvalidProblemError("a file was cut during the run")
+
+
+def _in_thread(
+    call: Callable[[], Any], tell: Callable[[], None] = lambda: None, wait: bool = True
+) -> None:
+    """Run beside this thread, which an interrupt reaches at once and which tells how far it is.
+
+    After an interrupt a kernel on a block is waited for, since that takes no longer than a moment.
+    """
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as error:
+            failure.append(error)
+
+    worker = threading.Thread(target=work, daemon=True, name="pullback-run")
+    worker.start()
+    try:
+        while worker.is_alive():
+            worker.join(0.1)
+            tell()
+    except BaseException:
+        if wait:
+            worker.join()
+        raise
+    if failure:
+        raise failure[0]
+
+
+def _passes(case: Case) -> int:
+    """How often a kernel walks along the axis: once for each fold, and once to write."""
+    formula = case.op.record(case.ties)
+    if isinstance(formula, RowFormula):
+        return sum(p.monoid is not None for p in formula.passes) + (formula.apply is not None)
+    return 2 if isinstance(formula, ScanFormula) and formula.prefix else 1
+
+
+def _small(case: Case) -> tuple[int, ...]:
+    return tuple(min(n, 64) if k > 3 else min(n, 32) for k, n in enumerate(case.shape))
+
+
+def _size(case: Case, block: Mapping[str, np.ndarray], count: int) -> int:
+    """Bytes of a block; a table that every block reads counts in parts."""
+    table = "d_output" if case.family == "segment" and case.op.direction == "backward" else None
+    return sum(a.nbytes // count if n == table else a.nbytes for n, a in block.items())
