@@ -25,7 +25,7 @@ from typing import Any
 import click
 
 import pullback as pb
-from pullback.core.problem import Problem, SegmentProblem
+from pullback.core.problem import Problem
 from pullback.core.vocabulary import ElementKind
 from pullback.gpu.launch import Launch
 from pullback.gpu.offline import TARGETS, compile_step, cuobjdump
@@ -97,7 +97,9 @@ def seconds(steps: list[Any], element: str) -> tuple[float, str]:
 def row_steps(case: Case) -> list[Any]:
     """The kernels of an op on contiguous operands."""
     ties = case.op.ties[0] if case.op.ties else None
-    problem = Problem(case.op, ties, case.element, case.shape, case.axes, weight=case.weight)
+    data = (("weight", case.weight),)
+    selection = (ties,) if ties else ()
+    problem = Problem(case.op, case.element, case.shape, case.axes, selection, data=data)
     item = ElementKind(case.element).itemsize
     strides = {
         n: (problem.shape_of(n)[1] * item, item) for n in (*case.op.inputs, *case.op.outputs)
@@ -113,7 +115,7 @@ def estimate(case: Case) -> tuple[float, str]:
         share = case.useful_bytes / (case.useful_bytes + extra)
         return share, "memory" if case.order == "sorted" else "sort"
     if case.family == "segment":
-        problem = SegmentProblem(case.op, case.element, *case.shape, SEGMENTS, False, drops=False)
+        problem = Problem(case.op, case.element, case.shape, (0,), segments=SEGMENTS)
         wide = (COLUMNS, 1)
         strides = {"segment_ids": (1,), "d_output": wide, "d_input": wide}
         steps = [check_step(problem, 1, wants_order=False), *gather_steps(problem, strides)]

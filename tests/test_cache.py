@@ -48,7 +48,8 @@ def test_a_second_process_loads_what_the_first_compiled(tmp_path):
 TOY = (
     RECORDER
     + """
-from pullback.core.catalog import Op, register
+from pullback.core.catalog import register
+from pullback.core.declare import Op
 from pullback.formulas.folds import add
 from pullback.formulas.record import Monoid, Pass, RowFormula
 from pullback.api.functions import make_function

@@ -11,7 +11,8 @@ import pullback as pb
 from cell_data import rng_for
 from cells import LAYOUTS, Cell, run_fenced, same_bytes
 from pullback.api.functions import make_function
-from pullback.core.catalog import Op, register, unregister
+from pullback.core.catalog import register, unregister
+from pullback.core.declare import Op
 from pullback.formulas.folds import add
 from pullback.formulas.record import Monoid, Pass, RowFormula, ScanFormula
 from pullback.oracle import table

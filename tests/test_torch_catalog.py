@@ -13,7 +13,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import pullback as pb
 import pullback.torch as pt
-from pullback.core.catalog import Op, register, unregister
+from pullback.core.catalog import register, unregister
+from pullback.core.declare import Op
 from pullback.formulas.folds import add
 from pullback.formulas.primitives import exp, where
 from pullback.formulas.record import Monoid, Pass, RowFormula, ScanFormula

@@ -18,7 +18,7 @@ from pullback.gpu.bind import bind, parameters, primitives_of
 from pullback.gpu.primitives import PRIMITIVES
 from triton_cells import launch_of, segment_steps
 
-RECORDS = [(name, ties) for name, op in OPS.items() for ties in op.records]
+RECORDS = [(name, ties) for name, op in OPS.items() for ties in op.selections()]
 
 
 def codes(function) -> dict[str, types.CodeType]:

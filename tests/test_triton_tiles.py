@@ -168,7 +168,7 @@ def test_workspace_bound(name, shape, axis):
     pytest.importorskip("triton")
     from pullback.gpu.launch import Launch, workspace_bound
 
-    problem = Problem(OPS[name], None, "f32", shape, (axis,))
+    problem = Problem(OPS[name], "f32", shape, (axis,))
     bound = workspace_bound(problem)
     item = DTYPES["f32"].itemsize
     for order in itertools.permutations(range(len(shape))):

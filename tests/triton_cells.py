@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cells import DTYPES, OPS
-from pullback.core.problem import Problem, SegmentProblem
+from pullback.core.problem import Problem
 
 # (op, element, target) of everything that was compiled and passed; see conftest.
 COMPILED: set[tuple[str, str, str]] = set()
@@ -29,7 +29,8 @@ def launch_of(name: str, element: str, shape=ROWS, axis: int = 1, ties: str | No
 
     op = OPS[name]
     axes = tuple(range(len(shape))) if op.family == "lerp" else (axis,)
-    problem = Problem(op, ties, element, shape, axes, weight=0.3)
+    selection = (ties,) if ties else ()
+    problem = Problem(op, element, shape, axes, selection, data=(("weight", 0.3),))
     item = DTYPES[element].itemsize
     strides = {
         n: tuple(s * item for s in _contiguous(problem.shape_of(n)))
@@ -43,7 +44,7 @@ def segment_steps(name: str, element: str, is_sorted: bool = False, segments: in
     from pullback.gpu.segment import check_step, gather_steps, sum_steps
 
     op = OPS[name]
-    problem = SegmentProblem(op, element, 65536, 256, segments, is_sorted, drops=False)
+    problem = Problem(op, element, (65536, 256), (0,), segments=segments, is_sorted=is_sorted)
     strides = {n: _contiguous(problem.shape_of(n)) for n in (*op.inputs, *op.outputs)}
     make = sum_steps if op.direction == "forward" else gather_steps
     return [check_step(problem, 1, wants_order=is_sorted), *make(problem, strides)]

@@ -22,6 +22,7 @@ import tolerance
 from cell_data import KINDS, operands
 from cells import OPS, Cell, Fenced
 from grid import BENT, COLUMNS, EVERY, OVERFLOWS, ROWS, default, is_defined, shapes, variants
+from pullback.core.declare import Role
 from pullback.formulas.primitives import NOWHERE
 from pullback.gpu import backend, launch, tiles
 from pullback.gpu.primitives import exp, exponent, ldexp, mantissa
@@ -302,7 +303,7 @@ def test_broadcast_operands(name):
     """A zero stride on inputs."""
     cell = default(OPS[name], "f32")
     given = operands(cell, "normal")
-    lead = next(n for n in cell.op.full if n in given)
+    lead = next(n for n in cell.op.names(Role.ELEMENT) if n in given)
     given[lead] = np.broadcast_to(given[lead][:1], given[lead].shape)
     tensors = {n: to_torch(a) for n, a in given.items()}
     tensors[lead] = tensors[lead][:1].expand(given[lead].shape)
@@ -380,7 +381,7 @@ def test_few_long_rows(name):
     rng = np.random.default_rng(3)
     # Whole numbers add without rounding, in any order.
     x = rng.integers(-8, 9, cell.shape).astype(np.float32)
-    lead = cell.op.full[0]
+    lead = cell.op.names(Role.ELEMENT)[0]
     result = run(cell, {lead: x})[cell.op.outputs[0]]
     exact = x.sum(1, keepdims=True) if name == "sum" else x[:, ::-1].cumsum(1)[:, ::-1]
     assert np.array_equal(result, exact)

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pullback
-from pullback.core.catalog import Op, catalog, find, kinds
+from pullback.core.catalog import catalog, find, kinds
+from pullback.core.declare import Op
 
 ROOT = Path(__file__).resolve().parents[1]
 FAMILIES = tuple(dict.fromkeys(op.family for op in catalog()))

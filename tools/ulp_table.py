@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pullback import catalog
-from pullback.core.catalog import DTYPES, Op
+from pullback.core.declare import FLOATS, Op
 from pullback.tools.bench.case import Case
 from pullback.tools.bench.operands import make_operands
 from pullback.tools.check.accuracy import describe, errors, oracle, result, torch_errors
@@ -67,10 +67,10 @@ def number(value: float) -> str:
 
 
 def table() -> str:
-    lines = [f"| op | {' | '.join(DTYPES)} |", f"|---|{'---|' * len(DTYPES)}"]
+    lines = [f"| op | {' | '.join(FLOATS)} |", f"|---|{'---|' * len(FLOATS)}"]
     for op in catalog():
         print(op.name, file=sys.stderr)
-        lines.append(f"| `{op.name}` | {' | '.join(cell(op, e) for e in DTYPES)} |")
+        lines.append(f"| `{op.name}` | {' | '.join(cell(op, e) for e in FLOATS)} |")
     return "\n".join(lines)
 
 

@@ -34,7 +34,8 @@ from .api.plan import (
     UnsortedSegmentSumBackwardPlan,
     UnsortedSegmentSumPlan,
 )
-from .core.catalog import Op, catalog
+from .core.catalog import catalog
+from .core.declare import Op
 from .core.vocabulary import (
     BackendKind,
     BinaryKind,

@@ -20,8 +20,8 @@ from .api.plan import SoftmaxPlan as SoftmaxPlan
 from .api.plan import UnsortedSegmentSumBackwardPlan as UnsortedSegmentSumBackwardPlan
 from .api.plan import UnsortedSegmentSumPlan as UnsortedSegmentSumPlan
 from .core import vocabulary as _vocabulary
-from .core.catalog import Op as Op
 from .core.catalog import catalog as catalog
+from .core.declare import Op as Op
 from .core.vocabulary import BackendKind as BackendKind
 from .core.vocabulary import BinaryKind as BinaryKind
 from .core.vocabulary import ElementKind as ElementKind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.catalog import Op
+from ..core.declare import Op
 
 _ARRAY = "array"
 

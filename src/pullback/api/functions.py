@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..core.catalog import Op, catalog
+from ..core.catalog import catalog
+from ..core.declare import Op
 from ..core.vocabulary import BackendKind, PlanPreference
 from ..errors import InvalidProblemError, UnsupportedError
 from ..memory.dimensions import merge

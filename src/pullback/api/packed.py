@@ -34,7 +34,7 @@ class PackedCall:
     def __init__(self, problem: Any, runner: Any, threads: int, on_gpu: bool):
         self.threads = threads
         self.run: Callable[[dict[str, Any]], bool] = _never
-        if on_gpu or not isinstance(problem, Problem) or 0 in problem.shape:
+        if on_gpu or problem.is_segmented or 0 in problem.shape:
             return
         op, item = problem.op, DTYPES[problem.element].itemsize
         shapes = {n: problem.shape_of(n) for n in (*op.inputs, *op.outputs)}

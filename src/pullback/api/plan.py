@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 from typing import Any, ClassVar, TypeVar
 
-from ..core.catalog import Op, find
-from ..core.problem import Problem, SegmentProblem
+from ..core.catalog import find
+from ..core.declare import Op
+from ..core.problem import Problem
 from ..core.vocabulary import (
     BackendKind,
     ElementKind,
@@ -274,7 +275,7 @@ class Plan:
 
     def check_values(self, views: dict[str, View]) -> None:
         """Raise for values that an operand must not hold (segment ids)."""
-        if isinstance(self._problem, SegmentProblem):
+        if self._problem.is_segmented:
             self._runner.check(views, self._threads(None))
 
     def _threads(self, stream: Stream | None) -> int:
@@ -293,7 +294,7 @@ def _make_runner(problem: Any, on_gpu: bool) -> Any:
         return make_runner(problem)
     from ..cpu import backend
 
-    if isinstance(problem, SegmentProblem):
+    if problem.is_segmented:
         return backend.SegmentRunner(problem)
     return backend.NumbaRunner(problem)
 
@@ -301,7 +302,7 @@ def _make_runner(problem: Any, on_gpu: bool) -> Any:
 def _workspace_size(problem: Any) -> int:
     from ..cpu import backend, launch
 
-    if isinstance(problem, SegmentProblem):
+    if problem.is_segmented:
         return backend.segment_workspace(problem)
     return launch.workspace_bound(problem)
 
@@ -311,10 +312,10 @@ class _Scans(Plan):
     def _problem_of(descriptor: Any, op: Op) -> Problem:
         return Problem(
             op,
-            _ties(descriptor, op),
             descriptor.element.value,
             descriptor.input_shape,
             (descriptor.scan_axis,) if descriptor.input_shape else (),
+            _selection(descriptor, op),
             reverse=descriptor.reverse,
         )
 
@@ -324,11 +325,11 @@ class _Reductions(Plan):
     def _problem_of(descriptor: Any, op: Op) -> Problem:
         problem = Problem(
             op,
-            _ties(descriptor, op),
             descriptor.element.value,
             descriptor.input_shape,
             descriptor.axes,
-            correction=float(descriptor.correction),
+            _selection(descriptor, op),
+            data=(("correction", float(descriptor.correction)),),
         )
         if op.name in ("max", "min") and problem.extent == 0 and 0 not in problem.row_shape:
             raise InvalidProblemError(
@@ -342,7 +343,7 @@ class _Softmaxes(Plan):
     @staticmethod
     def _problem_of(descriptor: Any, op: Op) -> Problem:
         axes = (descriptor.softmax_axis,) if descriptor.input_shape else ()
-        return Problem(op, None, descriptor.element.value, descriptor.input_shape, axes)
+        return Problem(op, descriptor.element.value, descriptor.input_shape, axes)
 
 
 class _Binaries(Plan):
@@ -350,7 +351,7 @@ class _Binaries(Plan):
     def _problem_of(descriptor: Any, op: Op) -> Problem:
         axes = tuple(range(len(descriptor.shape)))
         element = descriptor.element.value
-        return Problem(op, None, element, descriptor.shape, axes, weight=descriptor.param)
+        return Problem(op, element, descriptor.shape, axes, data=(("weight", descriptor.param),))
 
 
 class _Segments(Plan):
@@ -364,20 +365,20 @@ class _Segments(Plan):
             self._runner.raise_noted()
 
     @staticmethod
-    def _problem_of(descriptor: Any, op: Op) -> SegmentProblem:
-        return SegmentProblem(
+    def _problem_of(descriptor: Any, op: Op) -> Problem:
+        return Problem(
             op,
             descriptor.element.value,
-            descriptor.num_inputs,
-            descriptor.embedding_dim,
-            descriptor.num_segments,
+            (descriptor.num_inputs, descriptor.embedding_dim),
+            (0,),
+            segments=descriptor.num_segments,
             is_sorted=descriptor.kind is SegmentKind.SEGMENT_SUM,
             drops=descriptor.out_of_range is OutOfRange.DROP,
         )
 
 
-def _ties(descriptor: Any, op: Op) -> str | None:
-    return descriptor.ties.value if op.ties else None
+def _selection(descriptor: Any, op: Op) -> tuple[Any, ...]:
+    return (descriptor.ties.value,) if op.ties else ()
 
 
 class _Forward(Plan):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.catalog import Op
+from ..core.declare import Op
 from .plan import Plan
 
 

@@ -5,77 +5,37 @@ Adding an op touches three places: its formula, a row here, its definition in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from ..formulas import lerp, reduce, scan, segment, softmax
-from ..formulas.record import Formula
+from ..formulas import lerp, reduce, scan, softmax
+from ..formulas.record import Formula, names_read
+from . import parse
+from .declare import Op, Operand, Parameter, Role, Type
 
-DTYPES = ("f32", "f64", "f16", "bf16")
-BACKENDS = ("numba", "triton")
-
-
-@dataclass(frozen=True)
-class Op:
-    """One direction of one op.
-
-    Attributes
-    ----------
-    name
-        Name of the function, e.g. ``"cumprod_backward"``.
-    family
-        ``"scan"``, ``"reduce"``, ``"softmax"``, ``"lerp"`` or ``"segment"``.
-    kind
-        The op without direction, e.g. ``"cumprod"``.
-    direction
-        ``"forward"`` or ``"backward"``.
-    formula
-        The formula in one line.
-    full, row
-        Operands that are read: with an element for every position of the axis, and (of a
-        reduction) with one for each row.
-    outputs
-        Operands that are written.
-    records
-        Formula records by ties policy; the key is None where ties mean nothing.
-    needs
-        Tensors saved by the forward pass that a backward wants.
-    edges
-        What happens at zeros, ties, infinities and the like.
-    """
-
-    name: str
-    family: str
-    kind: str
-    direction: str
-    formula: str
-    full: tuple[str, ...]
-    outputs: tuple[str, ...]
-    records: Mapping[str | None, Formula] = field(repr=False, hash=False)
-    row: tuple[str, ...] = ()
-    needs: frozenset[str] = frozenset()
-    edges: str = ""
-    dtypes: tuple[str, ...] = DTYPES
-    backends: tuple[str, ...] = BACKENDS
-
-    @property
-    def ties(self) -> tuple[str, ...]:
-        """The ties policies, the default first; empty where ties mean nothing."""
-        return tuple(t for t in self.records if t is not None)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """All operands that are read."""
-        return self.full + self.row
-
-    def record(self, ties: str | None = None) -> Formula:
-        """The formula record for a ties policy (the default one where None)."""
-        return self.records[ties if self.ties and ties else next(iter(self.records))]
+_CORRECTION = Parameter("correction", parse.correction, 1, is_data=True)
+_OUT_OF_RANGE = Parameter("out_of_range", parse.out_of_range, "raise")
 
 
-def _by_ties(records: Formula | Mapping[str, Formula]) -> dict[str | None, Formula]:
-    return dict(records.items()) if isinstance(records, Mapping) else {None: records}
+def _ties(records: Formula | Mapping[str, Formula]) -> tuple[Parameter, ...]:
+    """The parameter that selects among records by ties policy, the default first."""
+    if not isinstance(records, Mapping):
+        return ()
+    return (Parameter("ties", parse.ties, next(iter(records)), tuple(records)),)
+
+
+def _by_ties(records: Formula | Mapping[str, Formula]) -> Callable[..., Formula]:
+    if isinstance(records, Mapping):
+        return lambda ties: records[ties]
+    return lambda: records
+
+
+def _elements(*names: str) -> tuple[Operand, ...]:
+    return tuple(Operand(name) for name in names)
+
+
+def _rows(*names: str) -> tuple[Operand, ...]:
+    return tuple(Operand(name, Role.ROW) for name in names)
 
 
 def _scan(
@@ -87,18 +47,31 @@ def _scan(
     backward_record: Formula | Mapping[str, Formula],
     saves: tuple[str, ...] = (),
 ) -> Iterator[Op]:
-    yield Op(kind, "scan", kind, "forward", formula, ("x",), ("y",), {None: record}, edges=edges)
+    shared = (Parameter("axis", parse.axis, -1), Parameter("reverse", parse.flag, False))
+    yield Op(
+        kind,
+        "scan",
+        kind,
+        "forward",
+        formula,
+        _elements("x"),
+        _elements("y"),
+        _by_ties(record),
+        shared,
+        edges=edges,
+    )
     yield Op(
         f"{kind}_backward",
         "scan",
         kind,
         "backward",
         backward,
-        ("dy", *saves),
-        ("dx",),
+        _elements("dy", *saves),
+        _elements("dx"),
         _by_ties(backward_record),
-        needs=frozenset(saves),
-        edges=edges,
+        (*_ties(backward_record), *shared),
+        frozenset(saves),
+        edges,
     )
 
 
@@ -111,37 +84,144 @@ def _reduce(
     backward_record: Formula | Mapping[str, Formula],
     saves: tuple[str, ...] = (),
 ) -> Iterator[Op]:
-    yield Op(kind, "reduce", kind, "forward", formula, ("x",), ("y",), {None: record}, edges=edges)
+    axis = Parameter("axis", parse.axes, None)
+    corrected = (_CORRECTION,) if "correction" in names_read(record) else ()
+    yield Op(
+        kind,
+        "reduce",
+        kind,
+        "forward",
+        formula,
+        _elements("x"),
+        _rows("y"),
+        _by_ties(record),
+        (axis, Parameter("keepdims", parse.flag, False), *corrected),
+        edges=edges,
+    )
+    full = ("x",) if "x" in saves else ()
+    shape = () if full else (Parameter("shape", parse.shape),)
     yield Op(
         f"{kind}_backward",
         "reduce",
         kind,
         "backward",
         backward,
-        ("x",) if "x" in saves else (),
-        ("dx",),
+        (
+            *_rows("dy"),
+            *_elements(*full),
+            *_rows(*(n for n in saves if n not in full)),
+        ),
+        _elements("dx"),
         _by_ties(backward_record),
-        row=("dy", "y") if "y" in saves else ("dy",),
-        needs=frozenset(saves),
-        edges=edges,
+        (*shape, axis, *corrected, *_ties(backward_record)),
+        frozenset(saves),
+        edges,
     )
 
 
 def _softmax(
     kind: str, formula: str, backward: str, edges: str, record: Formula, backward_record: Formula
 ) -> Iterator[Op]:
-    yield Op(kind, "softmax", kind, "forward", formula, ("x",), ("y",), {None: record}, edges=edges)
+    shared = (Parameter("axis", parse.axis, -1),)
+    yield Op(
+        kind,
+        "softmax",
+        kind,
+        "forward",
+        formula,
+        _elements("x"),
+        _elements("y"),
+        _by_ties(record),
+        shared,
+        edges=edges,
+    )
     yield Op(
         f"{kind}_backward",
         "softmax",
         kind,
         "backward",
         backward,
-        ("dy", "y"),
-        ("dx",),
-        {None: backward_record},
-        needs=frozenset({"y"}),
+        _elements("dy", "y"),
+        _elements("dx"),
+        _by_ties(backward_record),
+        shared,
+        frozenset({"y"}),
+        edges,
+    )
+
+
+def _lerp(kind: str, formula: str, backward: str, edges: str) -> Iterator[Op]:
+    weight = (Parameter("weight", parse.real, is_data=True),)
+    yield Op(
+        kind,
+        "lerp",
+        kind,
+        "forward",
+        formula,
+        _elements("a", "b"),
+        _elements("y"),
+        _by_ties(lerp.LERP),
+        weight,
         edges=edges,
+    )
+    yield Op(
+        f"{kind}_backward",
+        "lerp",
+        kind,
+        "backward",
+        backward,
+        _elements("dy"),
+        _elements("da", "db"),
+        _by_ties(lerp.LERP_BACKWARD),
+        weight,
+        edges=edges,
+    )
+
+
+def _segment(
+    kind: str,
+    formula: str,
+    backward: str,
+    edges: tuple[str, str],
+    record: Formula,
+    backward_record: Formula | Mapping[str, Formula],
+    saves: tuple[str, ...] = (),
+) -> Iterator[Op]:
+    ids = Operand("segment_ids", Role.IDS, Type.INDEX)
+    rows = Operand("input", known_as="x")
+    result = Operand("output", Role.ROW, known_as="y")
+    yield Op(
+        kind,
+        "segment",
+        kind,
+        "forward",
+        formula,
+        (rows, ids),
+        (result,),
+        _by_ties(record),
+        (
+            Parameter("num_segments", parse.count),
+            Parameter("sorted", parse.flag, False),
+            _OUT_OF_RANGE,
+        ),
+        edges=edges[0],
+    )
+    yield Op(
+        f"{kind}_backward",
+        "segment",
+        kind,
+        "backward",
+        backward,
+        (
+            Operand("d_output", Role.ROW, known_as="dy"),
+            ids,
+            *(o for o in (rows, result) if o.name in saves),
+        ),
+        (Operand("d_input", known_as="dx"),),
+        _by_ties(backward_record),
+        (*_ties(backward_record), _OUT_OF_RANGE),
+        frozenset(saves),
+        edges[1],
     )
 
 
@@ -281,49 +361,22 @@ _ROWS = (
         softmax.LOG_SOFTMAX,
         softmax.LOG_SOFTMAX_BACKWARD,
     ),
-    Op(
+    *_lerp(
         "lerp",
-        "lerp",
-        "lerp",
-        "forward",
         "y = a + w·(b−a)",
-        ("a", "b"),
-        ("y",),
-        {None: lerp.LERP},
-        edges="the weight is a constant; NaN and inf propagate",
-    ),
-    Op(
-        "lerp_backward",
-        "lerp",
-        "lerp",
-        "backward",
         "da = (1−w)·dy, db = w·dy",
-        ("dy",),
-        ("da", "db"),
-        {None: lerp.LERP_BACKWARD},
-        edges="the weight is a constant; NaN and inf propagate",
+        "the weight is a constant; NaN and inf propagate",
     ),
-    Op(
+    *_segment(
         "segment_sum",
-        "segment",
-        "segment_sum",
-        "forward",
         "output[s] = Σ input[n] over ids[n] = s",
-        ("input", "segment_ids"),
-        ("output",),
-        {None: segment.SEGMENT_SUM},
-        edges="an id out of range raises, or drops its row",
-    ),
-    Op(
-        "segment_sum_backward",
-        "segment",
-        "segment_sum",
-        "backward",
         "d_input[n] = d_output[ids[n]]",
-        ("d_output", "segment_ids"),
-        ("d_input",),
-        {None: segment.SEGMENT_SUM_BACKWARD},
-        edges="an id out of range raises, or gives zeros",
+        (
+            "an id out of range raises, or drops its row",
+            "an id out of range raises, or gives zeros",
+        ),
+        reduce.SUM,
+        reduce.SUM_BACKWARD,
     ),
 )
 

@@ -1,12 +1,13 @@
-"""A descriptor turned into what a backend runs: the op, its operands and their shapes."""
+"""A call turned into what a backend runs: the op, its parameters and the shapes of its operands."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from ..formulas.record import Formula
-from .catalog import Op
+from ..formulas.record import Formula, names_read
+from .declare import REQUIRED, Op, Operand, Role
 
 
 @dataclass(frozen=True)
@@ -15,26 +16,36 @@ class Problem:
 
     Attributes
     ----------
-    op, ties
-        The op and, where ties matter, their policy.
+    op
+        The op.
     element
-        Storage type of the operands.
+        Storage type of the operands that have the op's element type.
     shape
-        Shape of the full operands.
+        Shape of the operands with an element for every position.
     axes
-        The op's axes, ascending. A pointwise op has all of them.
-    reverse, correction, weight
-        Parameters of scans, of var and std, and of lerp.
+        The op's axes, ascending. A pointwise op has all of them, a segment op the first.
+    selection
+        Values of the op's selectors, in order: which of its records it is.
+    reverse
+        Whether a scan runs from the end.
+    data
+        Parameters that formulas ask for by name.
+    segments
+        Number of segments; None where rows are not cut by ids.
+    is_sorted, drops
+        Of a segment op: whether ids ascend, and whether ids out of range are dropped.
     """
 
     op: Op
-    ties: str | None
     element: str
     shape: tuple[int, ...]
     axes: tuple[int, ...]
+    selection: tuple[Any, ...] = ()
     reverse: bool = False
-    correction: float = 1.0
-    weight: float = 0.0
+    data: tuple[tuple[str, float], ...] = ()
+    segments: int | None = None
+    is_sorted: bool = False
+    drops: bool = False
 
     @property
     def extent(self) -> int:
@@ -43,52 +54,73 @@ class Problem:
 
     @property
     def numel(self) -> int:
-        """Elements of a full operand."""
+        """Elements of an operand with one for every position."""
         return math.prod(self.shape)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Shape with the axes kept at length 1."""
-        return tuple(1 if d in self.axes else n for d, n in enumerate(self.shape))
+        """Shape of the operands with one element for every row."""
+        length = 1 if self.segments is None else self.segments
+        return tuple(length if d in self.axes else n for d, n in enumerate(self.shape))
+
+    @property
+    def is_segmented(self) -> bool:
+        """Whether ids say which row an element belongs to."""
+        return self.segments is not None
+
+    @property
+    def num_inputs(self) -> int:
+        """Rows of the table that a segment op reads or writes."""
+        return self.shape[0]
+
+    @property
+    def embedding_dim(self) -> int:
+        """Columns of that table."""
+        return self.shape[1]
+
+    @property
+    def num_segments(self) -> int:
+        """Number of segments."""
+        return self.segments or 0
 
     @property
     def formula(self) -> Formula:
         """The formula record."""
-        return self.op.record(self.ties)
+        return self.op.record(self.selection)
 
     @property
-    def writes_rows(self) -> bool:
-        """Whether outputs have one element for each row."""
-        return self.op.family == "reduce" and self.op.direction == "forward"
+    def constants(self) -> dict[str, float]:
+        """What formulas know by name and is the same for all rows."""
+        defaults = {
+            p.name: float(p.default)
+            for p in self.op.parameters
+            if p.is_data and p.default is not REQUIRED
+        }
+        return {"extent": float(self.extent), **defaults, **dict(self.data)}
+
+    @property
+    def reads(self) -> tuple[Operand, ...]:
+        """The operands that are read: those that may be left out only if they were given."""
+        given = dict(zip(self.op.selectors, self.selection, strict=False))
+        return tuple(o for o in self.op.reads if not o.optional or given.get(o.name))
 
     def shape_of(self, operand: str) -> tuple[int, ...]:
         """Shape an operand must have."""
-        if operand in self.op.row or (operand in self.op.outputs and self.writes_rows):
-            return self.row_shape
-        return self.shape
+        match self.op.operand(operand).role:
+            case Role.ELEMENT:
+                return self.shape
+            case Role.ROW:
+                return self.row_shape
+            case Role.IDS:
+                return tuple(self.shape[a] for a in self.axes)
+            case Role.OFFSETS:
+                return (len(self.row_shape) and (self.segments or 0) + 1,)
 
-
-@dataclass(frozen=True)
-class SegmentProblem:
-    """A segment sum or its backward, but for memory and the type of the ids."""
-
-    op: Op
-    element: str
-    num_inputs: int
-    embedding_dim: int
-    num_segments: int
-    is_sorted: bool
-    drops: bool
-
-    @property
-    def formula(self) -> Formula:
-        """The formula record."""
-        return self.op.record()
-
-    def shape_of(self, operand: str) -> tuple[int, ...]:
-        """Shape an operand must have."""
-        if operand == "segment_ids":
-            return (self.num_inputs,)
-        if operand in ("input", "d_input"):
-            return (self.num_inputs, self.embedding_dim)
-        return (self.num_segments, self.embedding_dim)
+    def used(self, role: Role) -> tuple[Operand, ...]:
+        """The operands of a role that the formula really reads."""
+        asked = names_read(self.formula)
+        return tuple(
+            o
+            for o in self.reads
+            if o.role is role and (o.symbol in asked or f"{o.symbol}_before" in asked)
+        )

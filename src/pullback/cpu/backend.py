@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.problem import Problem, SegmentProblem
+from ..core.problem import Problem
 from ..errors import InvalidProblemError
 from ..memory.view import View
 from . import pool
@@ -48,7 +48,7 @@ class NumbaRunner:
 class SegmentRunner:
     """Runs a segment sum or its backward."""
 
-    def __init__(self, problem: SegmentProblem):
+    def __init__(self, problem: Problem):
         self.problem = problem
 
     def kernel(self, role: str, ids: str) -> Kernel:
@@ -157,7 +157,7 @@ class SegmentRunner:
 _segment_kernels: dict[str, Kernel] = {}
 
 
-def _segment_kernel(name: str, problem: SegmentProblem, make) -> Kernel:
+def _segment_kernel(name: str, problem: Problem, make) -> Kernel:
     kernel = _segment_kernels.get(name)
     if kernel is None:
         kernel = _segment_kernels[name] = compile_kernel(name, problem.formula, make)
@@ -172,7 +172,7 @@ def _id_at(ids: View, row: int) -> int:
     return kind.from_address(ids.address + row * ids.strides[0]).value
 
 
-def segment_workspace(problem: SegmentProblem) -> int:
+def segment_workspace(problem: Problem) -> int:
     """Bytes for the order of the rows: none where ids are sorted, or only gathered by."""
     if problem.is_sorted or problem.op.direction == "backward":
         return 0

@@ -15,20 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from ..core.catalog import Op
+from ..core.declare import Op, Role
 from ..core.problem import Problem
-from ..formulas.record import RowFormula, ScanFormula, functions_of, in_float64, names_called
+from ..formulas.record import RowFormula, ScanFormula, in_float64, is_pointwise, names_read
 from ..memory.dimensions import merge
 from . import pool
-from .codegen.block import CONSTANTS, OPERANDS, PARTS, SCRATCH, STRAINED, STREAMED
+from .codegen.block import CONSTANT_NAMES, CONSTANTS, OPERANDS, PARTS, SCRATCH, STRAINED, STREAMED
 from .codegen.lanes import LANES
 from .codegen.operands import Operands
 from .codegen.storage import ITEMSIZE
-from .codegen.vectors import parameters
 from .compile import Kernel, compile_kernel
 from .loops.columns import WIDEST_TILE, make_columns_kernel
 from .loops.flush import LINE
-from .loops.rows import BLOCK, is_pointwise, make_rows_kernel
+from .loops.rows import BLOCK, make_rows_kernel
 from .loops.scan_columns import (
     WIDEST_BOTH_WAYS,
     WIDEST_ONE_WAY,
@@ -85,12 +84,12 @@ class Layout:
 
 
 def operands_of(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Full and row operands that the formula really reads."""
-    formula, op = problem.formula, problem.op
-    read = {name for f in functions_of(formula) for name in parameters(f)}
-    full = [n for n in op.full if n in read]
-    full += [f"{n}_before" for n in op.full if f"{n}_before" in read]
-    return tuple(full), tuple(n for n in op.row if n in read)
+    """Operands that the formula really reads, as it calls them: by position and by row."""
+    asked = names_read(problem.formula)
+    elements = [o.symbol for o in problem.used(Role.ELEMENT)]
+    full = [n for n in elements if n in asked]
+    full += [f"{n}_before" for n in elements if f"{n}_before" in asked]
+    return tuple(full), tuple(o.symbol for o in problem.used(Role.ROW))
 
 
 def blocks_of(problem: Problem) -> int:
@@ -114,7 +113,7 @@ def choose_layout(
     item = ITEMSIZE[problem.element]
     shape, axes = problem.shape, problem.axes
     per_operand = [list(s) for s in strides]
-    pointwise = isinstance(problem.formula, RowFormula) and is_pointwise(problem.formula)
+    pointwise = is_pointwise(problem.formula)
     outer = [d for d in range(len(shape)) if d not in axes]
     guide = per_operand[-1] if lane_count == 0 else per_operand[0]
     outer.sort(key=lambda d: -abs(guide[d]))
@@ -180,7 +179,7 @@ def _alignment_to_stream(run_bytes: int) -> int:
 
 def _along(problem: Problem, operand: str, strides: tuple[int, ...]) -> tuple[int, ...]:
     """Strides over the problem's shape: an operand with one element a row stays put on the axes."""
-    if problem.shape_of(operand) == problem.shape:
+    if problem.op.operand(operand).role is Role.ELEMENT:
         return strides
     return tuple(0 if d in problem.axes else s for d, s in enumerate(strides))
 
@@ -190,7 +189,7 @@ class KernelKey:
     """Everything a kernel is compiled for."""
 
     op: Op
-    ties: str | None
+    selection: tuple[Any, ...]
     element: str
     schedule: str
     full: tuple[str, ...]
@@ -199,7 +198,7 @@ class KernelKey:
 
     @property
     def formula(self) -> RowFormula | ScanFormula:
-        return in_float64(self.op.record(self.ties), self.element)  # type: ignore[return-value]
+        return in_float64(self.op.record(self.selection), self.element)
 
 
 @cache
@@ -240,7 +239,8 @@ def kernel_for(key: KernelKey, role: str) -> Kernel:
     outputs = "".join(key.op.outputs[w] for w in key.written)
     # Operands by name: a kernel is compiled for their number and order.
     operands = f"{'_'.join(key.full)}.{'_'.join(key.row)}.{outputs}".replace(".", "_of_")
-    words = (key.op.name, key.ties or "any", element, schedule.replace(" ", "-"), operands, role)
+    chosen = "-".join(str(value) for value in key.selection) or "any"
+    words = (key.op.name, chosen, element, schedule.replace(" ", "-"), operands, role)
     return compile_kernel("-".join(words), formula, make)
 
 
@@ -284,9 +284,7 @@ def run_phases(
 def has_plain_form(problem: Problem) -> bool:
     """Whether a two-way scan of scaled products may first be tried without scaling."""
     formula = problem.formula
-    if not isinstance(formula, ScanFormula) or formula.prefix is None:
-        return False
-    return "mantissa" in names_called(formula.prefix.combine)
+    return isinstance(formula, ScanFormula) and formula.scaled is not None
 
 
 def _bits(value: float) -> int:
@@ -307,10 +305,11 @@ class Launch:
         op, formula = problem.op, in_float64(problem.formula, problem.element)
         full, row = operands_of(problem)
         written = tuple(k for k, n in enumerate(op.outputs) if n in strides)
-        names = (*full, *row, *(op.outputs[w] for w in written))
-        self.sources = tuple(n.removesuffix("_before") for n in names)
+        called = {o.symbol: o.name for o in op.reads}
+        inputs = [called[n.removesuffix("_before")] for n in (*full, *row)]
+        self.sources = (*inputs, *(op.outputs[w] for w in written))
         table = [_along(problem, n, strides[n]) for n in self.sources]
-        walked = 0 if problem.writes_rows else len(written)
+        walked = sum(op.writes[w].role is Role.ELEMENT for w in written)
         layout = choose_layout(problem, table, len(full), walked)
         self._offsets = [0] * len(table)
         if isinstance(formula, ScanFormula):
@@ -339,7 +338,8 @@ class Launch:
         head[6] = len(head)
         head[7] = head[6] + len(layout.outer_sizes) * (1 + len(table))
         head[8:11] = [layout.columns, tile, tiles]
-        constants = (float(problem.extent), float(problem.correction), problem.weight)
+        held = problem.constants
+        constants = [held.get(name, 0.0) for name in CONSTANT_NAMES]
         head[CONSTANTS : CONSTANTS + 3] = [_bits(v) for v in constants]
         if layout.column_strides:
             head[OPERANDS + 1 :: 2] = layout.column_strides
@@ -348,14 +348,16 @@ class Launch:
         self.template = array("q", body)
         if layout.columns:
             units *= tiles
-        elif isinstance(formula, RowFormula) and is_pointwise(formula):
+        elif is_pointwise(formula):
             blocks = -(-layout.axis_sizes[0] // BLOCK)
             self.template[2] = blocks
             units *= blocks
         self.units = units
         numel = int(np.prod(problem.shape, dtype=np.int64))
         self.traffic = numel * ITEMSIZE[problem.element] * (len(full) + len(written))
-        self.key = KernelKey(op, problem.ties, problem.element, layout.schedule, full, row, written)
+        self.key = KernelKey(
+            op, problem.selection, problem.element, layout.schedule, full, row, written
+        )
         written_bytes = numel * ITEMSIZE[problem.element] * len(written)
         run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]
         if written_bytes >= STREAM_BYTES:
@@ -382,7 +384,7 @@ class Launch:
             and blocks >= LEAST_CUT_BLOCKS
             and self.traffic >= 2 * pool.SERIAL_BYTES
             and not layout.columns
-            and not (isinstance(problem.formula, RowFormula) and is_pointwise(problem.formula))
+            and not is_pointwise(problem.formula)
         )
 
     def _cut(self, formula: RowFormula | ScanFormula, threads: int) -> None:

@@ -1,9 +1,15 @@
 """What a formula is: the records that schedules consume.
 
-Parameters of the functions in a record are found by name. A name is an operand (``x``, ``y``,
-``dy``, ``a``, ``b``), an operand at the position before in forward order (``y_before``), a
-parameter of the problem (``extent``, ``correction``, ``weight``), the position along the axis
-(``index``), or something an earlier step of the same record gives.
+Parameters of the functions in a record are found by name. A name is
+
+- an operand (``x``, ``dy``): its element at this position or, where the op declares one for each
+  row, the row's; a bool operand is a condition, as a comparison gives it;
+- an operand one position before in forward scan order (``y_before``); in front of the first
+  position it is the number that the record's ``before`` gives for it, 0 if it gives none;
+- a parameter of the problem (``correction``, ``weight``), or ``extent``, the elements of a row;
+- ``index``, the position in memory order, from 0;
+- ``first``, the condition that no position comes before this one in forward scan order;
+- or something an earlier step of the same record gives.
 """
 
 from __future__ import annotations
@@ -50,15 +56,25 @@ class Pass:
 class RowFormula:
     """Passes over the axis, then either one value per row or one value per element.
 
-    ``finish`` (per row) or ``apply`` (per element) returns one value per output. ``narrow`` gives
-    the same bits for elements narrower than float64, if it is computed in float64: it leaves out
-    what keeps squares and sums in range.
+    ``finish`` (per row) or ``apply`` (per element) returns one value per output.
+
+    Attributes
+    ----------
+    narrow
+        Gives the same bits for elements narrower than float64, if it is computed in float64: it
+        leaves out what keeps squares and sums in range.
+    copies
+        ``apply`` gives back a single operand as it is, so that bits may be moved instead.
+    heavy
+        ``apply`` calls exp or log, which take the registers that unrolling would want.
     """
 
     passes: tuple[Pass, ...] = ()
     finish: Callable | None = None
     apply: Callable | None = None
     narrow: RowFormula | None = None
+    copies: bool = False
+    heavy: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +89,18 @@ class Quiet:
 
 
 @dataclass(frozen=True)
+class Scaled:
+    """Names of the operands a scaled scan multiplies.
+
+    While they stay moderate, plain arithmetic has the bits of the scaled one, and a schedule may
+    try it first.
+    """
+
+    factor: str
+    gradient: str
+
+
+@dataclass(frozen=True)
 class ScanFormula:
     """A scan along the axis, with an optional scan the other way that runs before it.
 
@@ -81,7 +109,8 @@ class ScanFormula:
     monoid
         What is scanned.
     finish
-        Makes the output of the element's operands and the scanned state.
+        Makes the outputs with an element for every position, of the element's operands and the
+        scanned state.
     inclusive
         Whether ``finish`` sees the state with the element's own part or without it.
     against
@@ -89,8 +118,17 @@ class ScanFormula:
     prefix
         A scan in forward direction; its exclusive state is known to ``monoid.lift`` and
         ``finish``.
+    start, prefix_start
+        Make the state in front of a row, of operands with one element for each row; without them
+        it is the identity.
+    end
+        Makes the outputs with one element for each row, of the state behind the whole row.
+    before
+        What ``NAME_before`` is in front of the first position, by ``NAME``.
     quiet
         A shorter way over elements where nothing happens, which a schedule may take.
+    scaled
+        Whose products are scaled, if any are.
     """
 
     monoid: Monoid
@@ -98,17 +136,15 @@ class ScanFormula:
     inclusive: bool
     against: bool
     prefix: Monoid | None = None
+    start: Callable | None = None
+    prefix_start: Callable | None = None
+    end: Callable | None = None
+    before: tuple[tuple[str, float], ...] = ()
     quiet: Quiet | None = None
+    scaled: Scaled | None = None
 
 
-@dataclass(frozen=True)
-class SegmentFormula:
-    """Rows summed by id (forward), or gathered by id (backward): no arithmetic but the sum."""
-
-    monoid: Monoid | None = None
-
-
-Formula = RowFormula | ScanFormula | SegmentFormula
+Formula = RowFormula | ScanFormula
 
 
 def in_float64(formula: Formula, element: str) -> Formula:
@@ -126,31 +162,35 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
             found += [*_monoid_functions(step.monoid), step.close]
         found += [formula.finish, formula.apply]
         found += functions_of(formula.narrow) if formula.narrow else ()
-    elif isinstance(formula, ScanFormula):
-        found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
-        found += [formula.finish]
-        found += [formula.quiet.unless, formula.quiet.lift] if formula.quiet else []
     else:
-        found += _monoid_functions(formula.monoid)
+        found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
+        found += [formula.finish, formula.prefix_start, formula.start, formula.end]
+        found += [formula.quiet.unless, formula.quiet.lift] if formula.quiet else []
     return tuple(f for f in found if f is not None)
+
+
+def names_read(formula: Formula) -> frozenset[str]:
+    """Every name that a formula's functions ask for."""
+    return frozenset(n for f in functions_of(formula) for n in parameters(f))
+
+
+def parameters(function: Callable) -> tuple[str, ...]:
+    """The names of a formula function's parameters."""
+    code = function.__code__
+    return code.co_varnames[: code.co_argcount]
+
+
+def is_pointwise(formula: Formula) -> bool:
+    """Whether the elements of a row do not depend on each other."""
+    return (
+        isinstance(formula, RowFormula)
+        and formula.finish is None
+        and all(step.monoid is None for step in formula.passes)
+    )
 
 
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
     return [monoid.lift, monoid.combine] if monoid else []
-
-
-def names_called(function: Callable) -> set[str]:
-    """Names a formula function refers to, itself or through functions it calls."""
-    found: set[str] = set()
-    waiting = [function]
-    while waiting:
-        called = waiting.pop()
-        for name in set(called.__code__.co_names) - found:
-            found.add(name)
-            value = called.__globals__.get(name)
-            if isinstance(value, types.FunctionType):
-                waiting.append(value)
-    return found
 
 
 def specialise(function: Callable, **names: Callable) -> Callable:

@@ -22,7 +22,7 @@ from .primitives import (
     sqrt,
     where,
 )
-from .record import Monoid, Pass, RowFormula, ScanFormula
+from .record import Monoid, Pass, RowFormula, Scaled, ScanFormula
 
 
 def total_itself(total):
@@ -55,7 +55,7 @@ def shared(portion):
     return portion
 
 
-SUM_BACKWARD = RowFormula(apply=spread)
+SUM_BACKWARD = RowFormula(apply=spread, copies=True)
 MEAN_BACKWARD = RowFormula((Pass(close=share, gives=("portion",)),), apply=shared)
 
 
@@ -127,6 +127,7 @@ PROD_BACKWARD = ScanFormula(
     inclusive=False,
     against=True,
     prefix=Monoid(PRODUCT.lift, PRODUCT.combine, PRODUCT.identity, ("before_m", "before_e")),
+    scaled=Scaled(factor="x", gradient="dy"),
 )
 
 
@@ -211,7 +212,7 @@ LOGSUMEXP = RowFormula(
     ),
     finish=logsumexp,
 )
-LOGSUMEXP_BACKWARD = RowFormula(apply=logsumexp_backward)
+LOGSUMEXP_BACKWARD = RowFormula(apply=logsumexp_backward, heavy=True)
 
 
 # var and std: the mean first, then squares about it, over m = max(n - correction, 1). Squares are

@@ -19,7 +19,7 @@ from .folds import (
     scaled_sum,
 )
 from .primitives import INF, NOWHERE, absolute, exp, exponent, isnan, ldexp, log, mantissa, where
-from .record import Monoid, Quiet, ScanFormula, specialise
+from .record import Monoid, Quiet, Scaled, ScanFormula, specialise
 
 RECURRENCE = ("factor", "passed")
 
@@ -82,6 +82,7 @@ CUMPROD_BACKWARD = ScanFormula(
     inclusive=False,
     against=True,
     prefix=Monoid(PRODUCT.lift, scaled_product, PRODUCT.identity, ("before_m", "before_e")),
+    scaled=Scaled(factor="x", gradient="dy"),
 )
 
 

@@ -30,7 +30,7 @@ def log_softmax(x, peak, log_total):
     return (x - peak) - log_total
 
 
-SOFTMAX = RowFormula((Pass(PEAK), Pass(EXP_TOTAL)), apply=softmax)
+SOFTMAX = RowFormula((Pass(PEAK), Pass(EXP_TOTAL)), apply=softmax, heavy=True)
 LOG_SOFTMAX = RowFormula(
     (Pass(PEAK), Pass(EXP_TOTAL, log_of_total, ("log_total",))), apply=log_softmax
 )
@@ -56,5 +56,7 @@ SOFTMAX_BACKWARD = RowFormula(
     (Pass(Monoid(y_dot_dy, add, (0.0,), ("total",))),), apply=softmax_backward
 )
 LOG_SOFTMAX_BACKWARD = RowFormula(
-    (Pass(Monoid(upstream, TOTAL.combine, (0.0,), ("total",))),), apply=log_softmax_backward
+    (Pass(Monoid(upstream, TOTAL.combine, (0.0,), ("total",))),),
+    apply=log_softmax_backward,
+    heavy=True,
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.problem import Problem, SegmentProblem
+from ..core.problem import Problem
 from ..core.vocabulary import ElementKind, MathPrecision, PrecisionGuarantee, Stream
 from ..errors import (
     InvalidProblemError,
     UnsupportedError,
 )
-from ..formulas.record import RowFormula
+from ..formulas.record import is_pointwise
 from ..memory.overlap import same_memory
 from ..memory.tensor_ref import TensorRef
 from ..memory.view import View
@@ -19,29 +19,23 @@ from .device import Device, current_device, finish, import_torch, on_stream
 _MOST_PROGRAMS = 2**31 - 1
 
 
-def make_runner(problem: Problem | SegmentProblem) -> TritonRunner:
+def make_runner(problem: Problem) -> TritonRunner:
     """A runner on the device that is current now."""
     device = current_device()
-    if isinstance(problem, SegmentProblem):
+    if problem.is_segmented:
         return SegmentRunner(problem, device)
     return RowRunner(problem, device)
 
 
-def guarantee(problem: Problem | SegmentProblem) -> PrecisionGuarantee:
+def guarantee(problem: Problem) -> PrecisionGuarantee:
     """What holds on a GPU: arithmetic in the compute type, an order that depends on the layout."""
     from .frame import COMPUTE
-    from .rows import is_pointwise
 
     wide = COMPUTE[problem.element] == "tl.float64"
-    formula = problem.formula
-    if isinstance(problem, SegmentProblem):
-        folds = problem.op.direction == "forward"
-    else:
-        folds = not (isinstance(formula, RowFormula) and is_pointwise(formula))
     return PrecisionGuarantee(
         math_precision=MathPrecision.F64 if wide else MathPrecision.F32,
         accumulator=ElementKind.F64 if wide else ElementKind.F32,
-        bit_stable_across_layouts=not folds,
+        bit_stable_across_layouts=is_pointwise(problem.formula),
     )
 
 
@@ -137,7 +131,7 @@ class RowRunner(TritonRunner):
 class SegmentRunner(TritonRunner):
     """Segment sums and their backward."""
 
-    def __init__(self, problem: SegmentProblem, device: Device):
+    def __init__(self, problem: Problem, device: Device):
         from .segment import workspace_words
 
         super().__init__(problem, device)

@@ -65,9 +65,3 @@ def primitives_of(function: Callable) -> frozenset[str]:
         elif isinstance(value, types.FunctionType):
             found |= primitives_of(value)
     return frozenset(found)
-
-
-def parameters(function: Callable) -> tuple[str, ...]:
-    """The names of a formula function's parameters."""
-    code = function.__code__
-    return code.co_varnames[: code.co_argcount]

@@ -12,8 +12,15 @@ from dataclasses import dataclass
 
 import triton.language as tl
 
-from ..formulas.record import Formula, Monoid, RowFormula, ScanFormula, functions_of
-from .bind import bind, parameters, primitives_of
+from ..formulas.record import (
+    Formula,
+    Monoid,
+    RowFormula,
+    ScanFormula,
+    functions_of,
+    parameters,
+)
+from .bind import bind, primitives_of
 from .primitives import pick
 from .source import Source, compile_source
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..core.declare import Role
 from ..core.problem import Problem
-from ..formulas.record import RowFormula, ScanFormula, functions_of
+from ..formulas.record import RowFormula, ScanFormula, is_pointwise, names_read
 from ..memory.view import DTYPES
-from .bind import parameters
 from .frame import Shape, constants_of
 from .layout import choose_walk
-from .rows import folds_of, is_pointwise, make_rows_kernel
+from .rows import folds_of, make_rows_kernel
 from .scans import make_scan_kernel
 from .steps import Step
 from .tiles import FEW, MOST_CHUNKS, MOST_PARTIALS, Tile, ceil_to_power, choose_tile
@@ -20,19 +20,17 @@ _COUNTS = 2**24
 
 
 def operands_of(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Full and row operands that the formula really reads."""
-    op = problem.op
-    read = {n for f in functions_of(problem.formula) for n in parameters(f)}
-    full = [n for n in op.full if n in read]
-    full += [f"{n}_before" for n in op.full if f"{n}_before" in read]
-    return tuple(full), tuple(n for n in op.row if n in read)
+    """Operands that the formula really reads, as it calls them: by position and by row."""
+    asked = names_read(problem.formula)
+    elements = [o.symbol for o in problem.used(Role.ELEMENT)]
+    full = [n for n in elements if n in asked]
+    full += [f"{n}_before" for n in elements if f"{n}_before" in asked]
+    return tuple(full), tuple(o.symbol for o in problem.used(Role.ROW))
 
 
 def _is_full(problem: Problem, operand: str) -> bool:
     """Whether an operand has an element for every position of the axis."""
-    return operand not in problem.op.row and not (
-        problem.writes_rows and operand in problem.op.outputs
-    )
+    return problem.op.operand(operand).role is Role.ELEMENT
 
 
 def work_of(formula) -> str:
@@ -145,9 +143,7 @@ class Launch:
         tiles = -(-walk.units // tile.units)
         scan = isinstance(formula, ScanFormula)
         make = make_scan_kernel if scan else make_rows_kernel
-        name = "_".join(
-            (problem.op.name, *([problem.ties] if problem.ties else ()), *phase.split())
-        )
+        name = "_".join((problem.op.name, *map(str, problem.selection), *phase.split()))
         keeps = self.workspace > 0
         walks = not whole if scan else phase != "all"
         extra = (("p_ws",) if keeps else ()) + (("chunk", "chunks") if walks else ())
@@ -163,11 +159,7 @@ class Launch:
             numbers += [walk.unit_strides[o], *walk.outer_strides[o]]
             if _is_full(problem, n):
                 numbers += walk.axis_strides[o]
-        held = {
-            "extent": float(problem.extent),
-            "correction": float(problem.correction),
-            "weight": float(problem.weight),
-        }
+        held = problem.constants
         numbers += [held[n] for n in constants_of(formula)]
         pointers = (*self.operands, *(("workspace",) if keeps else ()))
         programs = tiles * self._outer * parts

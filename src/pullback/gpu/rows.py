@@ -16,11 +16,6 @@ from .frame import Frame, Shape, literal, reads
 from .tiles import STEPS
 
 
-def is_pointwise(formula: RowFormula) -> bool:
-    """Whether elements of a row do not depend on each other."""
-    return formula.finish is None and all(step.monoid is None for step in formula.passes)
-
-
 def folds_of(formula: RowFormula) -> list[int]:
     """The passes that fold the axis."""
     return [k for k, step in enumerate(formula.passes) if step.monoid]

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ..formulas.record import Monoid, ScanFormula
-from .bind import parameters
+from ..formulas.record import Monoid, ScanFormula, parameters
 from .frame import Frame, Shape, literal
 
 

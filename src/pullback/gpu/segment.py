@@ -14,8 +14,8 @@ from functools import cache
 import triton
 import triton.language as tl
 
-from ..core.problem import SegmentProblem
-from ..formulas.record import SegmentFormula
+from ..core.problem import Problem
+from ..formulas.record import RowFormula
 from ..memory.view import DTYPES
 from .bind import bind
 from .frame import COMPUTE, STORED, literal
@@ -80,12 +80,12 @@ def gather(
 
 
 @cache
-def make_sum_kernel(formula: SegmentFormula, element: str, ordered: bool, phase: str):
+def make_sum_kernel(formula: RowFormula, element: str, ordered: bool, phase: str):
     """The kernel that folds segments (``"all"``) or shares of them (``"part"``), or joins those.
 
     ``ordered`` says that rows are taken in the order of a sort; ``"join"`` comes last.
     """
-    monoid = formula.monoid
+    monoid = formula.passes[0].monoid
     compute, stored = COMPUTE[element], STORED[element]
     names = {"tl": tl, "lift": bind(monoid.lift), "combine": bind(monoid.combine)}
     size = range(len(monoid.state))
@@ -171,7 +171,7 @@ def make_sum_kernel(formula: SegmentFormula, element: str, ordered: bool, phase:
     return compile_source(f"segment_sum_{phase}", parameters, body, names)
 
 
-def check_step(problem: SegmentProblem, id_stride: int, wants_order: bool) -> Step:
+def check_step(problem: Problem, id_stride: int, wants_order: bool) -> Step:
     """Look for ids that the plan forbids; ``found`` holds the rows."""
     numbers = (problem.num_inputs, problem.num_segments, id_stride)
     meta = {"SORTED": wants_order, "B": 1024}
@@ -179,7 +179,7 @@ def check_step(problem: SegmentProblem, id_stride: int, wants_order: bool) -> St
     return Step(check_ids, programs, ("segment_ids", "found"), numbers, meta, 4)
 
 
-def gather_steps(problem: SegmentProblem, strides: dict[str, tuple[int, ...]]) -> list[Step]:
+def gather_steps(problem: Problem, strides: dict[str, tuple[int, ...]]) -> list[Step]:
     """The backward; strides are in elements."""
     columns = problem.embedding_dim
     tile = choose_gather_tile(DTYPES[problem.element].itemsize, columns)
@@ -195,7 +195,7 @@ def gather_steps(problem: SegmentProblem, strides: dict[str, tuple[int, ...]]) -
     ]
 
 
-def workspace_words(problem: SegmentProblem) -> dict[str, int]:
+def workspace_words(problem: Problem) -> dict[str, int]:
     """Words of the workspace of a forward, by what they hold."""
     rows, columns, segments = problem.num_inputs, problem.embedding_dim, problem.num_segments
     item = DTYPES[problem.element].itemsize
@@ -204,11 +204,11 @@ def workspace_words(problem: SegmentProblem) -> dict[str, int]:
     if not problem.is_sorted:
         words |= {"order": rows, "keys": rows}
     if parts > 1:
-        words["parts"] = parts * segments * columns * len(problem.formula.monoid.state)
+        words["parts"] = parts * segments * columns * len(problem.formula.passes[0].monoid.state)
     return words
 
 
-def sum_steps(problem: SegmentProblem, strides: dict[str, tuple[int, ...]]) -> list[Step]:
+def sum_steps(problem: Problem, strides: dict[str, tuple[int, ...]]) -> list[Step]:
     """The forward, once unsorted ids are in ``keys`` and the rows' order in ``order``."""
     rows, columns, segments = problem.num_inputs, problem.embedding_dim, problem.num_segments
     tile = choose_segment_tile(DTYPES[problem.element].itemsize, rows, columns, segments)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from ..core.catalog import Op, find
-from ..formulas.record import functions_of
+from ..core.catalog import find
+from ..core.declare import Op
 
 _ARRAY = "jax.Array\n    Of float32, float64, float16 or bfloat16, any rank."
 _PARAMETERS = {
@@ -48,10 +48,7 @@ _PARAMETERS = {
 
 def takes_correction(op: Op) -> bool:
     """Whether an op's formula asks for a correction of the count."""
-    return any(
-        "correction" in f.__code__.co_varnames[: f.__code__.co_argcount]
-        for f in functions_of(op.record())
-    )
+    return op.parameter("correction") is not None
 
 
 def _parameter_names(op: Op) -> list[str]:

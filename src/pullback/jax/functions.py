@@ -14,7 +14,8 @@ import numpy as np
 
 from ..api import descriptors as d
 from ..api import plan as p
-from ..core.catalog import Op, catalog, find
+from ..core.catalog import catalog, find
+from ..core.declare import Op
 from ..core.vocabulary import ElementKind, OutOfRange, element_kind, parse_enum
 from ..errors import InvalidProblemError, UnsupportedError
 from ..memory.view import view

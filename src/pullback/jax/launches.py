@@ -10,29 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from ..core.problem import Problem, SegmentProblem
+from ..core.declare import Role
+from ..core.problem import Problem
 from ..cpu import backend, pool
 from ..cpu.codegen.block import SCRATCH, STRAINED
 from ..cpu.compile import Kernel, code_digest, source_digest
-from ..cpu.launch import Launch, operands_of
+from ..cpu.launch import Launch
 from ..cpu.loops import segment
 from ..formulas.record import functions_of
 from ..memory.large_pages import LARGE
 from ..threads import get_num_threads
 from . import handler
-from .pairs import AnyProblem
 
 Shape = tuple[int, ...]
 WORKSPACE = "workspace"
 
 
-def reads(problem: AnyProblem) -> tuple[str, ...]:
+def reads(problem: Problem) -> tuple[str, ...]:
     """The operands a problem's kernel looks at, in the order of the catalog."""
-    if isinstance(problem, SegmentProblem):
+    if problem.is_segmented:
         return problem.op.inputs
-    full, row = operands_of(problem)
-    used = {name.removesuffix("_before") for name in (*full, *row)}
-    return tuple(name for name in problem.op.inputs if name in used)
+    used = {*problem.used(Role.ELEMENT), *problem.used(Role.ROW)}
+    return tuple(o.name for o in problem.op.reads if o in used)
 
 
 def strides_of(shape: Shape, wanted: Shape, item: int) -> Shape:
@@ -46,7 +45,7 @@ def strides_of(shape: Shape, wanted: Shape, item: int) -> Shape:
 
 
 def describe(
-    problem: AnyProblem, operands: Mapping[str, tuple[Shape, np.dtype]], outputs: tuple[str, ...]
+    problem: Problem, operands: Mapping[str, tuple[Shape, np.dtype]], outputs: tuple[str, ...]
 ) -> tuple[np.ndarray, int]:
     """The attribute that makes the handler run a problem, and the bytes of workspace it needs.
 
@@ -67,7 +66,7 @@ def describe(
         n: strides_of(shape, problem.shape_of(n), dtype.itemsize)
         for n, (shape, dtype) in operands.items()
     }
-    if isinstance(problem, SegmentProblem):
+    if problem.is_segmented:
         ids = "i32" if operands["segment_ids"][1].itemsize == 4 else "i64"
         phases, patches, block, workspace = _segment(problem, strides, ids, threads)
     else:
@@ -99,8 +98,8 @@ def _rows(problem: Problem, strides: dict[str, Shape], threads: int):
     return phases, patches, launch.template.tolist(), launch.workspace
 
 
-def _segment(problem: SegmentProblem, strides: dict[str, Shape], ids: str, threads: int):
-    values, result = problem.op.full[0], problem.op.outputs[0]
+def _segment(problem: Problem, strides: dict[str, Shape], ids: str, threads: int):
+    values, result = problem.op.inputs[0], problem.op.outputs[0]
     block = [0] * segment.WORDS
     block[segment.NUM_INPUTS] = problem.num_inputs
     block[segment.NUM_COLUMNS] = problem.embedding_dim
@@ -133,7 +132,7 @@ def _segment(problem: SegmentProblem, strides: dict[str, Shape], ids: str, threa
 _registered: dict[int, Kernel] = {}
 
 
-def _register(kernel: Kernel, problem: AnyProblem) -> int:
+def _register(kernel: Kernel, problem: Problem) -> int:
     """The id of a kernel: the same in every process that would compile the same code for it."""
     identity = _identity(kernel.name, code_digest(functions_of(problem.formula)))
     if identity not in _registered:
@@ -150,7 +149,7 @@ def _identity(name: str, code: str) -> int:
 
 
 def run_on_host(
-    problem: AnyProblem, operands: Mapping[str, np.ndarray], outputs: tuple[str, ...]
+    problem: Problem, operands: Mapping[str, np.ndarray], outputs: tuple[str, ...]
 ) -> list[np.ndarray]:
     """The same through the NumPy path."""
     from ..memory.view import view
@@ -160,7 +159,7 @@ def run_on_host(
     results = {n: np.empty(problem.shape_of(n), dtype) for n in outputs}
     views = {n: view(a, n) for n, a in {**arrays, **results}.items()}
     runner: Any = backend.NumbaRunner
-    if isinstance(problem, SegmentProblem):
+    if problem.is_segmented:
         runner = backend.SegmentRunner
     runner(problem).run(views, 0, 0, get_num_threads())
     return list(results.values())

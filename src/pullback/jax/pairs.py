@@ -7,13 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from ..core.problem import Problem, SegmentProblem
+from ..core.problem import Problem
 
-AnyProblem = Problem | SegmentProblem
 IDS = "segment_ids"
 
 
-def _reads(problem: AnyProblem) -> tuple[str, ...]:
+def _reads(problem: Problem) -> tuple[str, ...]:
     from .launches import reads  # brings Numba in, which importing pullback.jax should not
 
     return reads(problem)
@@ -36,7 +35,7 @@ class Pair:
         Whether the forward is linear in its variables: then its backward needs none of them.
     """
 
-    def __init__(self, forward: AnyProblem, backward: AnyProblem):
+    def __init__(self, forward: Problem, backward: Problem):
         self.forward: Any = forward
         self.backward: Any = backward
         self.variables = tuple(n for n in forward.op.inputs if n != IDS)
@@ -47,7 +46,7 @@ class Pair:
         self.linear = not backward.op.needs
         self.compiled: dict[Any, Callable] = {}
 
-    def problem(self, direction: str) -> AnyProblem:
+    def problem(self, direction: str) -> Problem:
         """The problem of a direction."""
         return self.forward if direction == "forward" else self.backward
 
@@ -57,7 +56,7 @@ class Pair:
 
     def __repr__(self) -> str:
         problem = self.forward
-        if isinstance(problem, SegmentProblem):
+        if problem.is_segmented:
             return f"{problem.op.name}[{problem.num_inputs} into {problem.num_segments}]"
         shape = ",".join(map(str, problem.shape))
         return f"{problem.op.name}[{shape} along {','.join(map(str, problem.axes))}]"
@@ -78,12 +77,11 @@ def batched(pair: Pair, at: int, size: int) -> Pair:
 def repeated(pair: Pair, rows: int, columns: int) -> Pair:
     """A segment pair of so many times the rows and segments, in any order, and of the columns."""
 
-    def grown(problem: Any) -> SegmentProblem:
+    def grown(problem: Any) -> Problem:
         return replace(
             problem,
-            num_inputs=problem.num_inputs * rows,
-            num_segments=problem.num_segments * rows,
-            embedding_dim=problem.embedding_dim * columns,
+            shape=(problem.num_inputs * rows, problem.embedding_dim * columns),
+            segments=problem.num_segments * rows,
             is_sorted=problem.is_sorted and rows == 1,
         )
 

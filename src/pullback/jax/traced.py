@@ -16,10 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..core.declare import Role
 from ..core.problem import Problem
 from ..cpu.codegen.lanes import traced
-from ..cpu.codegen.vectors import parameters
-from ..formulas.record import Monoid, RowFormula, ScanFormula
+from ..formulas.record import Monoid, RowFormula, ScanFormula, parameters
 
 
 class Number:
@@ -120,8 +120,7 @@ def backward(problem: Problem, operands: Values) -> tuple[Any, ...]:
     dtype = operands[next(iter(operands))].dtype
     wide = jnp.promote_types(dtype, jnp.float32)
     held = {n: _rows_last(problem, a.astype(wide)) for n, a in operands.items()}
-    held["extent"] = float(problem.extent)
-    held["correction"], held["weight"] = float(problem.correction), problem.weight
+    held |= problem.constants
     held["index"] = jnp.arange(problem.extent, dtype=wide)
     formula = problem.formula
     if isinstance(formula, RowFormula):
@@ -225,7 +224,7 @@ def _scanned(
 def _by_scan(formula: ScanFormula, held: Values, problem: Problem) -> Sequence[Any]:
     if problem.extent == 0:
         return tuple(held["index"] for _ in problem.op.outputs)
-    for name in problem.op.full:
+    for name in problem.op.names(Role.ELEMENT):
         if name in held:
             before = jnp.concatenate([held[name][..., :1], held[name][..., :-1]], -1)
             held[f"{name}_before"] = before

@@ -18,9 +18,10 @@ from torch import Tensor
 from ..api import descriptors as d
 from ..api import plan as p
 from ..api.functions import FUNCTIONS, _kept
-from ..core.catalog import Op, find
+from ..core.catalog import find
+from ..core.declare import Op
 from ..errors import UnsupportedError
-from ..formulas.record import functions_of
+from ..formulas.record import names_read
 from ..memory.view import View, view
 from .formulas import evaluate
 
@@ -59,12 +60,7 @@ def some_dims(dim: Any, rank: int) -> tuple[int, ...]:
 
 def names_of(op: Op) -> set[str]:
     """Names that the formulas of an op ask for."""
-    return {
-        name
-        for record in op.records.values()
-        for f in functions_of(record)
-        for name in f.__code__.co_varnames[: f.__code__.co_argcount]
-    }
+    return set().union(*(names_read(op.record(s)) for s in op.selections()))
 
 
 @dataclass

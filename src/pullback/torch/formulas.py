@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.catalog import Op
+from ..core.declare import Op
 from ..formulas.primitives import NOWHERE, PRIMITIVES
 from ..formulas.record import Monoid, RowFormula, ScanFormula
 
@@ -181,7 +181,7 @@ def evaluate(
 
     Operands have the shape of the problem, or that with ``dims`` at length 1; so have the results.
     """
-    formula = op.record(ties)
+    formula = op.record((ties,) if ties else ())
     dtype = next(iter(operands.values())).dtype
     extent = math.prod(shape[k] for k in dims)
     last = tuple(range(-len(dims), 0))

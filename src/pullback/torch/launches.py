@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
-from ..core.catalog import Op
+from ..core.declare import Op
 from ..cpu.codegen.block import SCRATCH
 from ..cpu.launch import Launch, run_phases
 from ..errors import UnsupportedError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..core.catalog import Op
+from ..core.declare import Op
 
 if TYPE_CHECKING:
     from .operations import Operation

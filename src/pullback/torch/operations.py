@@ -39,7 +39,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import Function
 from torch.compiler import is_compiling
 
-from ..core.catalog import Op, find
+from ..core.catalog import find
+from ..core.declare import Op
 from ..errors import UnsupportedError
 from .counterparts import COUNTERPARTS
 from .families import ELEMENTS, FAMILIES, Family, Parameters, Reduction, Segment

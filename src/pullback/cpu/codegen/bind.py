@@ -10,7 +10,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from ...formulas.primitives import NOWHERE
-from ...formulas.record import Monoid, Pass
+from ...formulas.record import Monoid, Pass, parameters
 from .block import CONSTANT_NAMES
 from .elementary import primitives_for
 from .lanes import (
@@ -32,7 +32,6 @@ from .vectors import (
     Vector,
     emit_call,
     pack,
-    parameters,
     rotated,
     tuple_intrinsics,
     unpack,

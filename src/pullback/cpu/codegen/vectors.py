@@ -13,6 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+from ...formulas.record import parameters
 from .lanes import (
     DOUBLE,
     DOUBLES,
@@ -54,12 +55,6 @@ def pack(context, builder, kind, values):
     """A Numba tuple of vectors; numbers are spread over the lanes, none at all becomes one zero."""
     items = [v.v if isinstance(v, Lanes) else doubles(float(v)) for v in values] or [doubles(0.0)]
     return context.make_tuple(builder, kind, items)
-
-
-def parameters(function: Callable) -> tuple[str, ...]:
-    """The names of a formula function's parameters."""
-    code = function.__code__
-    return code.co_varnames[: code.co_argcount]
 
 
 class Names:

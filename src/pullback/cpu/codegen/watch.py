@@ -17,6 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from ...formulas.record import Scaled
 from .lanes import I64, LANES, constant
 from .vectors import unpack, vectors
 
@@ -129,19 +130,22 @@ def _verdict(ranges):
 class Watch:
     """Looks of a plain kernel at factors and gradients among its operands, and at its carries.
 
-    Of a state the last component is looked at: what it passes on. ``on`` is whether to look at all.
+    Of a state the last component is looked at: what it passes on. Without ``scaled`` it looks at
+    nothing.
     """
 
-    def __init__(self, element: str, full: tuple[str, ...], row: tuple[str, ...], on: bool):
+    def __init__(
+        self, element: str, full: tuple[str, ...], row: tuple[str, ...], scaled: Scaled | None
+    ):
         ranges = _FLOAT64 if element == "f64" else _NARROW
         factor, carry, gradient = ranges
         self.was_moderate = _verdict(ranges)
         self.factor = self.carry = self.gradient = self.row_gradient = look_away
-        if not on:
+        if scaled is None:
             return
-        self.factor = _look(FACTOR, full.index("x"), factor)
+        self.factor = _look(FACTOR, full.index(scaled.factor), factor)
         self.carry = _look(CARRY, -1, carry)
-        if gradient and "dy" in full:
-            self.gradient = _look(GRADIENT, full.index("dy"), gradient)
-        if gradient and "dy" in row:
-            self.row_gradient = _look(GRADIENT, row.index("dy"), gradient)
+        if gradient and scaled.gradient in full:
+            self.gradient = _look(GRADIENT, full.index(scaled.gradient), gradient)
+        if gradient and scaled.gradient in row:
+            self.row_gradient = _look(GRADIENT, row.index(scaled.gradient), gradient)

@@ -6,9 +6,7 @@ that the rows schedule would have used, so every column is folded in the same or
 
 from __future__ import annotations
 
-from inspect import signature
-
-from ...formulas.record import RowFormula
+from ...formulas.record import RowFormula, parameters
 from ..codegen.bind import BoundPass, per_element, per_row
 from ..codegen.block import BLOCKS, COLUMNS, EXTENT, TILE, TILES, is_streamed, least, word
 from ..codegen.elementary import primitives_for
@@ -308,7 +306,7 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
 
 def is_constant(formula: RowFormula, operands: Operands) -> bool:
     """Whether all positions of the axis get the same value of one output, as those of a mean do."""
-    changing = {"index", *operands.full} & set(signature(formula.apply).parameters)
+    changing = {"index", *operands.full} & set(parameters(formula.apply))
     return not changing and len(operands.output_at) == 1
 
 

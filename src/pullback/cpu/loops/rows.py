@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...formulas.record import RowFormula, names_called
+from ...formulas.record import RowFormula, is_pointwise
 from ..codegen.bind import BoundPass, per_element, per_row
 from ..codegen.block import BLOCKS, EXTENT, least, word
 from ..codegen.elementary import primitives_for
@@ -236,9 +236,4 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
 
 def writes_pairs(formula: RowFormula, operands: Operands) -> bool:
     """Whether to apply a formula to two vectors at a time: two exp at a time are no gain."""
-    return operands.edge.pairs and "exp" not in names_called(formula.apply)
-
-
-def is_pointwise(formula: RowFormula) -> bool:
-    """Whether elements of a row do not depend on each other, so that a unit may be one block."""
-    return formula.finish is None and all(step.monoid is None for step in formula.passes)
+    return operands.edge.pairs and not formula.heavy

@@ -59,5 +59,5 @@ class ScanParts:
         self.emit_finish = element_emitter(formula.finish, primitives, full, row, after, constants)
         self.extended = concatenate(len(known), self.fold.size)
         self.inclusive = formula.inclusive
-        self.watch = Watch(element, full, row, on=plain)
+        self.watch = Watch(element, full, row, formula.scaled if plain else None)
         self.quiet = QuietParts(formula, primitives, self.fold, full, row, known)

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ...formulas.record import SegmentFormula
+from ...formulas.record import RowFormula
 from ..codegen.bind import Fold
 from ..codegen.block import fetch_min, int32_at, least, set_word, word
 from ..codegen.elementary import primitives_for
@@ -153,10 +153,9 @@ def make_fill_kernel(ids: str):
     return kernel
 
 
-def make_sum_kernel(formula: SegmentFormula, element: str, ids: str, is_sorted: bool):
+def make_sum_kernel(formula: RowFormula, element: str, ids: str, is_sorted: bool):
     """``kernel(p, begin, end)`` over segments."""
-    assert formula.monoid is not None
-    fold = Fold(formula.monoid, primitives_for(element), full=("x",))
+    fold = Fold(formula.passes[0].monoid, primitives_for(element), full=("x",))
     lift, combine, identity, read, write = (
         fold.lift,
         fold.combine,

@@ -10,9 +10,9 @@ from typing import Any
 from ...api import descriptors as d
 from ...api import plan as p
 from ...api.functions import FUNCTIONS
-from ...core.catalog import Op
+from ...core.declare import Op, Role
 from ...core.vocabulary import ElementKind, PlanPreference
-from ...formulas.record import functions_of
+from ...formulas.record import names_read
 
 _PLANS: Mapping[tuple[str, str], tuple[Any, Any]] = {
     ("scan", "forward"): (d.ScanDescriptor, p.ScanPlan),
@@ -93,10 +93,7 @@ class Case:
             if operand == "segment_ids":
                 return self.shape[:1]
             return self.shape if operand in ("input", "d_input") else (self.segments, self.shape[1])
-        per_row = operand in self.op.row or (
-            self.family == "reduce" and self.op.direction == "forward" and operand == "y"
-        )
-        return self.kept_shape if per_row else self.shape
+        return self.kept_shape if self.op.operand(operand).role is Role.ROW else self.shape
 
     @property
     def useful_bytes(self) -> int:
@@ -112,8 +109,7 @@ class Case:
         """The inputs that the formula looks at; a product, say, is recomputed and y left alone."""
         if self.family == "segment":
             return self.op.inputs
-        functions = functions_of(self.op.record(self.ties))
-        named = {n for f in functions for n in f.__code__.co_varnames[: f.__code__.co_argcount]}
+        named = names_read(self.op.record((self.ties,) if self.ties else ()))
         return tuple(n for n in self.op.inputs if n in named or f"{n}_before" in named)
 
     def plan(self, threads: int | None = None) -> Any:

@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...core.catalog import DTYPES, OPS, Op, catalog
+from ...core.catalog import OPS, catalog
+from ...core.declare import FLOATS, Op
 from ...errors import UnsupportedError
 from .case import Case
 
@@ -39,7 +40,7 @@ FULL = Grid(
         ((1, 128), (-1,)),
     ),
     ((262144, 64, 10000), (477263, 256, 135361)),
-    DTYPES,
+    FLOATS,
 )
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ...core.catalog import Op, catalog
+from ...core.catalog import catalog
+from ...core.declare import Op
 from .case import Case
 from .harness import Settings, heading, thread_count
 from .operands import make_operands

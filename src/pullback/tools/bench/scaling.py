@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...api.functions import FUNCTIONS
-from ...core.catalog import Op
+from ...core.declare import Op
 from .case import Case
 from .harness import Settings, heading, thread_count
 from .machine import available_memory, usable_cores

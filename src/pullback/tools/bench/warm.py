@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from ...core.catalog import Op
+from ...core.declare import Op
 from .case import Case
 from .operands import make_operands, make_outputs
 

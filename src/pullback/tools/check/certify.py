@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...api.functions import FUNCTIONS
-from ...core.catalog import Op
+from ...core.declare import Op
 from ..bench.case import Case
 from ..bench.machine import describe
 from ..bench.operands import make_operands

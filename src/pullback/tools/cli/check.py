@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from ...core.catalog import DTYPES, catalog
+from ...core.catalog import catalog
+from ...core.declare import FLOATS
 from ..bench import named_ops
 from . import tables
 from .output import FILE, console, ensure_writable, steps, write_atomically, write_json
@@ -27,7 +28,7 @@ The exit code is 0 if all pass and 1 if any fails.
 
 @click.command("check", epilog=EPILOG)
 @click.argument("ops", nargs=-1, type=OP)
-@click.option("--dtypes", type=DTYPE_LIST, default=",".join(DTYPES), show_default=True)
+@click.option("--dtypes", type=DTYPE_LIST, default=",".join(FLOATS), show_default=True)
 @click.option("--direction", type=click.Choice(["backward", "forward", "both"]), default="both",
               show_default=True)  # fmt: skip
 @click.option("--torch/--no-torch", "with_torch", default=None, help="Measure torch's errors too.")

@@ -10,7 +10,7 @@ import click
 from rich.syntax import Syntax
 
 from ...api.functions import FUNCTIONS
-from ...core.catalog import Op
+from ...core.declare import Op
 from ..bench import Case, find_op
 from . import tables
 from .derivations import DERIVATIONS

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from ...core.catalog import Op, catalog
+from ...core.catalog import catalog
+from ...core.declare import Op
 from . import tables
 from .output import console, print_json
 from .parameters import DTYPE

@@ -9,7 +9,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from ...core.catalog import DTYPES, OPS
+from ...core.catalog import OPS
+from ...core.declare import FLOATS
 from ...core.vocabulary import element_kind
 from ...errors import PullbackError
 
@@ -102,7 +103,7 @@ class Dtype(click.ParamType):  # type: ignore[type-arg]
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """The short names."""
-        return [CompletionItem(name) for name in DTYPES if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in FLOATS if name.startswith(incomplete)]
 
 
 class Shape(click.ParamType):  # type: ignore[type-arg]
@@ -131,7 +132,7 @@ class OpName(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(n) for n in names if n.startswith(incomplete)]
 
 
-DTYPE_LIST = ListOf("dtypes", dtype, DTYPES)
+DTYPE_LIST = ListOf("dtypes", dtype, FLOATS)
 SHAPE_LIST = ListOf("shapes", shape)
 AXIS_LIST = ListOf("axes", axis)
 THREADS = click.IntRange(1, 4096)

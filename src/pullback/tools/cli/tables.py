@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...core.catalog import Op
+from ...core.declare import Op
 from ..bench import Change, figures
 
 # From here on the catalog has a column for what is usually the same for every op.

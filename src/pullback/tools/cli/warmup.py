@@ -6,7 +6,8 @@ import time
 
 import click
 
-from ...core.catalog import DTYPES, catalog
+from ...core.catalog import catalog
+from ...core.declare import FLOATS
 from ..bench import named_ops
 from ..bench.warm import LAYOUTS, cached_kernels, warm_cases, warm_up
 from .output import console, steps
@@ -23,7 +24,7 @@ Examples:
 
 @click.command("warmup", epilog=EPILOG)
 @click.argument("ops", nargs=-1, type=OP)
-@click.option("--dtypes", type=ListOf("dtypes", str.strip, (*DTYPES, "all")), default="f32",
+@click.option("--dtypes", type=ListOf("dtypes", str.strip, (*FLOATS, "all")), default="f32",
               show_default=True, help="Or all.")  # fmt: skip
 @click.option("--direction", type=click.Choice(["backward", "forward", "both"]), default="both",
               show_default=True)  # fmt: skip
@@ -44,7 +45,7 @@ def command(
     named = [n for n in dtypes if n != "all"]
     elements = DTYPE_LIST.convert(",".join(named), None, None) if named else ()
     if len(named) < len(dtypes):
-        elements = DTYPES
+        elements = FLOATS
     chosen = named_ops(ops, direction) if ops else [
         op for op in catalog() if direction in ("both", op.direction)
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...api.descriptors import normalize_axes
-from ...core.catalog import Op
+from ...core.declare import Op, Role
 from ...errors import InvalidProblemError, UnsupportedError
 from ...memory.view import DTYPES
 from ..bench.case import Case
@@ -23,7 +23,7 @@ from .running import Run, Summary
 from .targets import check_apart, check_target, held
 
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
-_FLOATS = ("f32", "f64", "f16", "bf16")
+_DTYPES = ("f32", "f64", "f16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Job:
         shape = self.options.shape
         if shape is None:
             return None
-        if name in self.op.row:
+        if self.op.operand(name).role is Role.ROW:
             axes = normalize_axes(self.options.axis, len(shape), "axis")
             return tuple(1 if k in axes else n for k, n in enumerate(shape))
         return shape
@@ -163,8 +163,8 @@ class Job:
         op, o = self.op, self.options
         lead = next(n for n in op.inputs if n != "segment_ids")
         element = _ELEMENTS[arrays[lead].dtype]
-        if element not in _FLOATS:
-            raise UnsupportedError(f"{lead}: expected one of {', '.join(_FLOATS)}, got {element}")
+        if element not in _DTYPES:
+            raise UnsupportedError(f"{lead}: expected one of {', '.join(_DTYPES)}, got {element}")
         if o.dtype not in (None, element):
             raise InvalidProblemError(f"{lead}: expected {o.dtype} as --dtype says, got {element}")
         for name, array in arrays.items():
@@ -176,7 +176,7 @@ class Job:
                 raise InvalidProblemError(f"{name}: expected {element} like {lead}, got {found}")
         if op.family == "segment":
             return self._segment_case(arrays, element)
-        full = next((n for n in op.full if n in arrays), None)
+        full = next((n for n in op.names(Role.ELEMENT) if n in arrays), None)
         if full is not None and o.shape not in (None, arrays[full].shape):
             got = arrays[full].shape
             raise InvalidProblemError(f"{full}: expected shape {o.shape} of --shape, got {got}")
@@ -244,7 +244,7 @@ def _fitted(case: Case, name: str, stored: files.Stored) -> np.ndarray:
         return array.reshape(wanted)
     if array.shape == wanted:
         return array
-    if name in case.op.row:
+    if case.op.operand(name).role is Role.ROW:
         axes = case.axes
         squeezed = tuple(n for k, n in enumerate(case.shape) if k not in axes)
         if array.shape == squeezed:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import __version__
+from ...core.declare import Role
 from ...cpu.compile import source_digest
 from ...errors import InvalidProblemError, PullbackError
 from ...formulas.record import RowFormula, ScanFormula
@@ -318,7 +319,7 @@ class Run:
     def _strides(self) -> tuple[int, ...]:
         """Strides of a full operand, or those the output will have."""
         case = self.case
-        full = next((n for n in case.op.full if n in self.arrays), None)
+        full = next((n for n in case.op.names(Role.ELEMENT) if n in self.arrays), None)
         if full is not None and case.family != "segment":
             return self.arrays[full].strides
         item = DTYPES[case.element].itemsize
@@ -512,7 +513,7 @@ def _in_thread(
 
 def _passes(case: Case) -> int:
     """How often a kernel walks along the axis: once for each fold, and once to write."""
-    formula = case.op.record(case.ties)
+    formula = case.op.record((case.ties,) if case.ties else ())
     if isinstance(formula, RowFormula):
         return sum(p.monoid is not None for p in formula.passes) + (formula.apply is not None)
     return 2 if isinstance(formula, ScanFormula) and formula.prefix else 1

@@ -1,0 +1,181 @@
+"""How an op is declared: its operands, its parameters and the formulas they select.
+
+Everything else about an op is derived from its declaration: functions and their signatures, plans,
+integrations, command-line options, tests and tables.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from ..formulas.record import Formula
+
+FLOATS = ("f32", "f64", "f16", "bf16")
+BACKENDS = ("numba", "triton")
+
+
+class Role(Enum):
+    """How many elements an operand has."""
+
+    ELEMENT = "element"  # one for every position
+    ROW = "row"  # one for every row: of a segment op, for every segment and column
+    IDS = "ids"  # a segment id for every position along the axis
+    OFFSETS = "offsets"  # where each segment begins, and where the last one ends
+
+
+class Type(Enum):
+    """What type an operand's elements have."""
+
+    ELEMENT = "element"  # the op's element type
+    BOOL = "bool"
+    INDEX = "index"  # int32 or int64
+    STATE = "state"  # the op's element type, or float64
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array that an op reads or writes.
+
+    ``known_as`` is what formulas call it, where that differs: rows of a segment op are ``x`` there
+    as those of any reduction.
+    """
+
+    name: str
+    role: Role = Role.ELEMENT
+    type: Type = Type.ELEMENT
+    optional: bool = False
+    known_as: str = ""
+
+    @property
+    def symbol(self) -> str:
+        """What formulas call it."""
+        return self.known_as or self.name
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED = _Required()
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An argument that is not an array.
+
+    Attributes
+    ----------
+    name
+        What the caller calls it.
+    parse
+        ``parse(value, what)``: the value in its one form, or an error that names ``what``.
+    default
+        What it is where the caller does not say, or ``REQUIRED``.
+    choices
+        The values it may take, where they are few and select a formula record.
+    is_data
+        Whether formulas ask for it by name, as a float.
+    """
+
+    name: str
+    parse: Callable[[Any, str], Any] = field(repr=False)
+    default: Any = REQUIRED
+    choices: tuple[Any, ...] = ()
+    is_data: bool = False
+
+
+@dataclass(frozen=True)
+class Op:
+    """One direction of one op.
+
+    Attributes
+    ----------
+    name
+        Name of the function, e.g. ``"cumprod_backward"``.
+    family
+        ``"scan"``, ``"reduce"``, ``"softmax"``, ``"lerp"`` or ``"segment"``.
+    kind
+        The op without direction, e.g. ``"cumprod"``.
+    direction
+        ``"forward"`` or ``"backward"``.
+    formula
+        The formula in one line.
+    reads, writes
+        The operands, in order.
+    parameters
+        Everything else a call may say.
+    records
+        Gives the formula record of a selection: called with the values of ``selectors`` by name.
+    needs
+        Tensors saved by the forward pass that a backward wants.
+    edges
+        What happens at zeros, ties, infinities and the like.
+    """
+
+    name: str
+    family: str
+    kind: str
+    direction: str
+    formula: str
+    reads: tuple[Operand, ...]
+    writes: tuple[Operand, ...]
+    records: Callable[..., Formula] = field(repr=False, hash=False)
+    parameters: tuple[Parameter, ...] = ()
+    needs: frozenset[str] = frozenset()
+    edges: str = ""
+    dtypes: tuple[str, ...] = FLOATS
+    backends: tuple[str, ...] = BACKENDS
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the operands that are read."""
+        return tuple(o.name for o in self.reads)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the operands that are written."""
+        return tuple(o.name for o in self.writes)
+
+    def names(self, role: Role) -> tuple[str, ...]:
+        """Names of the operands of a role that are read."""
+        return tuple(o.name for o in self.reads if o.role is role)
+
+    def operand(self, name: str) -> Operand:
+        """The operand of a name."""
+        return next(o for o in (*self.reads, *self.writes) if o.name == name)
+
+    def parameter(self, name: str) -> Parameter | None:
+        """The parameter of a name, or None."""
+        return next((p for p in self.parameters if p.name == name), None)
+
+    @property
+    def selectors(self) -> Mapping[str, tuple[Any, ...]]:
+        """What selects a record, with the values it may have, the default first.
+
+        Parameters with choices, and operands that may be left out: those are True where given.
+        """
+        found: dict[str, tuple[Any, ...]] = {
+            p.name: p.choices for p in self.parameters if p.choices
+        }
+        return found | {o.name: (False, True) for o in self.reads if o.optional}
+
+    def record(self, selection: tuple[Any, ...] = ()) -> Formula:
+        """The formula record for values of the selectors, in order; the defaults where left out."""
+        selectors = self.selectors
+        chosen = {n: values[0] for n, values in selectors.items()}
+        chosen |= dict(zip(selectors, selection, strict=False))
+        return self.records(**chosen)
+
+    def selections(self) -> Iterator[tuple[Any, ...]]:
+        """Every selection there is."""
+        return itertools.product(*self.selectors.values())
+
+    @property
+    def ties(self) -> tuple[str, ...]:
+        """The ties policies, the default first; empty where ties mean nothing."""
+        return self.selectors.get("ties", ())

@@ -1,0 +1,151 @@
+"""Parameters in their one form: ``parse(value, what)`` raises an error that names ``what``.
+
+Nothing here looks at an array, so a parameter is accepted or refused whatever else the call holds,
+and whatever was called before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import InvalidProblemError
+from .vocabulary import OutOfRange, Ties, parse_enum
+
+MAX_RANK = 64
+
+# Byte offsets are computed in int64.
+_MAX_BYTES = 2**63 - 1
+
+# NaN differs from itself, so what is keyed by a parameter would never match unless every NaN is one
+# and the same object.
+_NAN = math.nan
+
+
+def integer(value: object, what: str) -> int:
+    """An int, or anything that stands for one but a bool."""
+    if type(value) is int:
+        return value
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidProblemError(
+            f"{what}: expected an integer, got {value!r} of type {type(value).__name__}"
+        ) from None
+
+
+def count(value: object, what: str) -> int:
+    """A non-negative integer."""
+    number = integer(value, what)
+    if number < 0:
+        raise InvalidProblemError(f"{what}: expected a non-negative integer, got {number}")
+    return number
+
+
+def flag(value: object, what: str) -> bool:
+    """True or False, of Python or NumPy."""
+    if value is True or value is False:
+        return value
+    if type(value).__name__ in ("bool", "bool_") and type(value).__module__ == "numpy":
+        return bool(value)
+    raise InvalidProblemError(f"{what}: expected True or False, got {value!r}")
+
+
+def real(value: object, what: str) -> float:
+    """A number as a float; NaN is always the same object."""
+    try:
+        if isinstance(value, (str, bytes, bool)):
+            raise TypeError
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidProblemError(f"{what}: expected a real number, got {value!r}") from None
+    return _NAN if math.isnan(number) else number
+
+
+def correction(value: object, what: str) -> int | float:
+    """A finite number; an int where it is integral."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    number = real(value, what)
+    if not math.isfinite(number):
+        raise InvalidProblemError(f"{what}: expected a finite number, got {value!r}")
+    return int(number) if number.is_integer() else number
+
+
+def ties(value: object, what: str) -> str:
+    """The name of a ties policy; whether an op has it is for the op to say."""
+    return parse_enum(Ties, value, what).value
+
+
+def out_of_range(value: object, what: str) -> str:
+    """What becomes of a row whose id is out of range."""
+    return parse_enum(OutOfRange, value, what).value
+
+
+def axis(value: object, what: str) -> int:
+    """One axis, not yet counted from the front."""
+    return integer(value, what)
+
+
+def axes(value: object, what: str) -> int | tuple[int, ...] | None:
+    """An axis, several or None for all, not yet counted from the front."""
+    if value is None:
+        return None
+    if isinstance(value, (tuple, list)):
+        return tuple([integer(item, what) for item in value])
+    return integer(value, what)
+
+
+def shape(value: Iterable[Any], what: str, itemsize: int = 8) -> tuple[int, ...]:
+    """A tuple of non-negative ints whose product can be addressed."""
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise InvalidProblemError(
+            f"{what}: expected a tuple of integers, got {value!r} of type {type(value).__name__}"
+        )
+    dims = tuple([integer(dim, what) for dim in value])
+    if len(dims) > MAX_RANK:
+        raise InvalidProblemError(f"{what}: expected rank at most {MAX_RANK}, got {len(dims)}")
+    span = itemsize
+    for dim in dims:
+        if dim < 0:
+            raise InvalidProblemError(f"{what}: expected non-negative dims, got {dims}")
+        span *= dim or 1
+    if span > _MAX_BYTES:
+        raise InvalidProblemError(f"{what}: expected fewer than 2**63 bytes, got {dims}")
+    return dims
+
+
+def normalized_axis(value: object, rank: int, what: str) -> int:
+    """An axis as an int in ``[0, rank)``; a rank-0 tensor has the one axis 0 (or -1)."""
+    index = integer(value, what)
+    extent = rank or 1
+    if not -extent <= index < extent:
+        raise InvalidProblemError(
+            f"{what}: expected an axis in [{-extent}, {extent - 1}] for rank {rank}, got {index}"
+        )
+    return index + extent if index < 0 else index
+
+
+def normalized_axes(value: object, rank: int, what: str) -> tuple[int, ...]:
+    """An int, tuple of ints or None (all axes) as a sorted tuple of axes.
+
+    A rank-0 tensor gives ``()``, as does an empty tuple, which reduces nothing.
+    """
+    if value is None:
+        return tuple(range(rank))
+    if isinstance(value, (tuple, list)):
+        found = sorted([normalized_axis(item, rank, what) for item in value])
+        for left, right in itertools.pairwise(found):
+            if left == right:
+                raise InvalidProblemError(f"{what}: expected distinct axes, got {value!r}")
+    else:
+        found = [normalized_axis(value, rank, what)]
+    return tuple(found) if rank else ()
