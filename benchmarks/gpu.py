@@ -154,7 +154,7 @@ def copy_bandwidth(nbytes: int, device: str) -> float:
 
 def schedule_of(plan: Any) -> str:
     """How many kernels a run launches, and which way lanes lie."""
-    launches = list(getattr(plan._runner, "_launches", {}).values())
+    launches = list(getattr(plan.runnable().runner, "_launches", {}).values())
     if not launches:
         return "segments"
     way = "across" if launches[0].walk.across else "along"

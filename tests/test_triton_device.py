@@ -62,7 +62,7 @@ class Recorder(RowRunner):
 def runner(monkeypatch):
     """A runner on cuda:1 that knows which contexts of torch it is in."""
     plan = pb.SoftmaxPlan.select(SOFTMAX)
-    made = Recorder(plan._problem, Device("cuda:1", "sm_90", "cuda"))
+    made = Recorder(plan.runnable().problem, Device("cuda:1", "sm_90", "cuda"))
     made.entered = []
 
     @contextlib.contextmanager

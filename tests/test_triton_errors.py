@@ -63,7 +63,7 @@ def cuda_view(device: str = "cuda:0") -> View:
 def test_gpu_tensor_in_a_cpu_plan():
     plan = pb.SoftmaxPlan.select(SOFTMAX)
     with pytest.raises(pb.InvalidProblemError, match=r"x: expected memory on cpu.*got cuda:0") as e:
-        plan.check_views({"x": cuda_view(), "y": cuda_view()})
+        plan.runnable().check({"x": cuda_view(), "y": cuda_view()})
     assert "PlanPreference(backend='triton')" in str(e.value)
 
 
@@ -95,11 +95,11 @@ def test_cpu_tensor_in_a_gpu_plan(gpu_plan):
 def test_tensors_on_different_devices(gpu_plan):
     views = {"x": cuda_view(), "y": cuda_view("cuda:1")}
     with pytest.raises(pb.InvalidProblemError, match=r"y: expected memory on cuda:0.*got cuda:1"):
-        gpu_plan.check_views(views)
+        gpu_plan.runnable().check(views)
 
 
 def test_sku_names_the_device(gpu_plan):
-    gpu_plan._runner.guarantee = pb.PrecisionGuarantee("f32", "f32")
+    gpu_plan.runnable().runner.guarantee = pb.PrecisionGuarantee("f32", "f32")
     assert gpu_plan.sku.arch == "sm_90"
     assert gpu_plan.sku.backend is pb.BackendKind.TRITON
 
@@ -107,12 +107,12 @@ def test_sku_names_the_device(gpu_plan):
 def test_functions_send_gpu_tensors_to_triton(monkeypatch):
     asked = []
 
-    def on_gpu(make, device):
+    def on_device(device, problem):
         asked.append(device)
         raise pb.UnsupportedError("stop here")
 
     monkeypatch.setattr(functional, "view_of", lambda array, name: cuda_view("cuda:1"))
-    monkeypatch.setattr(functional, "_plan_on_gpu", on_gpu)
+    monkeypatch.setattr(functional, "_runnable_on", on_device)
     with pytest.raises(pb.UnsupportedError, match="stop here"):
         pb.softmax(torch.zeros(2, 8))
     assert asked == ["cuda:1"]

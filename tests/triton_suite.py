@@ -325,7 +325,7 @@ def test_far_apart():
         data[row * step : row * step + 40] = to_torch(given["x"])[row]
     plan = plan_of(cell)
     plan.run(x=x, y=y)
-    (used,) = plan._runner._launches.values()
+    (used,) = plan.runnable().runner._launches.values()
     assert used.shape.wide
     result = torch.stack([data[row * step + 40 : row * step + 80] for row in range(3)])
     wrong = wrong_with(cell, given, {"y": to_numpy(result, cell)})

@@ -49,7 +49,6 @@ def plans(x: Any) -> None:
     assert_type(plan.needs, frozenset[str])
     assert_type(plan.sku.precision_guarantee.deterministic, bool)
     plan.run(dy=x, x=x, y=x, dx=x, stream=pb.Stream(threads=1))
-    plan.run(dy=x, x=x, y=x)  # type: ignore[call-arg]
     pb.ReduceBackwardDescriptor("max", 4)  # type: ignore[arg-type]
 
 

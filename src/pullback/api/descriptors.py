@@ -7,14 +7,14 @@ backward share a base class that holds their common fields and rules.
 
 from __future__ import annotations
 
-import itertools
 import math
-import operator
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
-from ..core.catalog import kinds
+from ..core import parse
+from ..core.catalog import find, kinds
+from ..core.problem import Problem, describe
 from ..core.vocabulary import (
     BinaryKind,
     ElementKind,
@@ -30,7 +30,6 @@ from ..core.vocabulary import (
 from ..errors import InvalidProblemError, UnsupportedError
 
 __all__ = [
-    "MAX_RANK",
     "BinaryParamBackwardDescriptor",
     "BinaryParamDescriptor",
     "ReduceBackwardDescriptor",
@@ -43,114 +42,9 @@ __all__ = [
     "SoftmaxDescriptor",
     "UnsortedSegmentSumBackwardDescriptor",
     "UnsortedSegmentSumDescriptor",
-    "normalize_axes",
-    "normalize_axis",
-    "normalize_shape",
 ]
 
-MAX_RANK = 64
-
-# Byte offsets are computed in int64.
-_MAX_BYTES = 2**63 - 1
-
 _KindT = TypeVar("_KindT", ScanKind, ReduceKind, SoftmaxKind, BinaryKind)
-
-# NaN differs from itself, so descriptors (and the plan caches keyed by them) would never match
-# unless every NaN parameter is one and the same object.
-_NAN = math.nan
-
-
-def _integer(value: object, what: str) -> int:
-    if type(value) is int:
-        return value
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise InvalidProblemError(
-            f"{what}: expected an integer, got {value!r} of type {type(value).__name__}"
-        ) from None
-
-
-def normalize_shape(shape: Iterable[Any], what: str, itemsize: int = 8) -> tuple[int, ...]:
-    """Return `shape` as a tuple of ints, or raise InvalidProblemError naming `what`."""
-    try:
-        if isinstance(shape, (str, bytes)):
-            raise TypeError
-        items = tuple(shape)
-    except TypeError:
-        raise InvalidProblemError(
-            f"{what}: expected a tuple of integers, got {shape!r} of type {type(shape).__name__}"
-        ) from None
-    dims = tuple([_integer(dim, what) for dim in items])
-    if len(dims) > MAX_RANK:
-        raise InvalidProblemError(f"{what}: expected rank at most {MAX_RANK}, got {len(dims)}")
-    span = itemsize
-    for dim in dims:
-        if dim < 0:
-            raise InvalidProblemError(f"{what}: expected non-negative dims, got {dims}")
-        span *= dim or 1
-    if span > _MAX_BYTES:
-        raise InvalidProblemError(f"{what}: expected fewer than 2**63 bytes, got {dims}")
-    return dims
-
-
-def normalize_axis(axis: object, rank: int, what: str) -> int:
-    """Return `axis` as an int in ``[0, rank)``; a rank-0 tensor has the one axis 0 (or -1)."""
-    index = _integer(axis, what)
-    extent = rank or 1
-    if not -extent <= index < extent:
-        raise InvalidProblemError(
-            f"{what}: expected an axis in [{-extent}, {extent - 1}] for rank {rank}, got {index}"
-        )
-    return index + extent if index < 0 else index
-
-
-def normalize_axes(axis: object, rank: int, what: str) -> tuple[int, ...]:
-    """Return an int, tuple of ints or None (all axes) as a sorted tuple of axes.
-
-    A rank-0 tensor gives ``()``, as does an empty tuple, which reduces nothing.
-    """
-    if axis is None:
-        return tuple(range(rank))
-    if isinstance(axis, (tuple, list)):
-        axes = sorted([normalize_axis(item, rank, what) for item in axis])
-        for left, right in itertools.pairwise(axes):
-            if left == right:
-                raise InvalidProblemError(f"{what}: expected distinct axes, got {axis!r}")
-    else:
-        axes = [normalize_axis(axis, rank, what)]
-    return tuple(axes) if rank else ()
-
-
-def _flag(value: object, what: str) -> bool:
-    if value is True or value is False:
-        return value
-    if type(value).__name__ in ("bool", "bool_") and type(value).__module__ == "numpy":
-        return bool(value)
-    raise InvalidProblemError(f"{what}: expected True or False, got {value!r}")
-
-
-def _real(value: object, what: str) -> float:
-    try:
-        if isinstance(value, (str, bytes, bool)):
-            raise TypeError
-        number = float(value)  # type: ignore[arg-type]
-    except OverflowError:
-        raise InvalidProblemError(
-            f"{what}: expected a number that a float holds, got one beyond it"
-        ) from None
-    except (TypeError, ValueError):
-        raise InvalidProblemError(f"{what}: expected a real number, got {value!r}") from None
-    return _NAN if math.isnan(number) else number
-
-
-def _correction(value: object, what: str) -> int | float:
-    number = _real(value, what)
-    if not math.isfinite(number):
-        raise InvalidProblemError(f"{what}: expected a finite number, got {value!r}")
-    return int(number) if number.is_integer() else number
 
 
 def _ties(value: object, allowed: tuple[Ties, ...]) -> Ties:
@@ -169,16 +63,42 @@ def parse_kind(enum_class: type[_KindT], value: object, family: str) -> _KindT:
     return parse_enum(enum_class, value, "kind")
 
 
-class _Normalized:
-    """Mix-in that lets ``__post_init__`` of a frozen dataclass store the normalised fields."""
+class Descriptor:
+    """What all descriptors share.
+
+    ``fields`` says under which field a descriptor holds a parameter of its ops.
+    """
+
+    family: ClassVar[str]
+    direction: ClassVar[str]
+    fields: ClassVar[Mapping[str, str]]
+    kind: Any
+    element: ElementKind
 
     def _put(self, **fields: object) -> None:
+        """Store normalised fields of a frozen dataclass."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
+    def problem(self, given: tuple[str, ...] = ()) -> Problem:
+        """What a backend runs, with those operands that may be left out."""
+        held = {name: getattr(self, field) for name, field in self.fields.items()}
+        kind = str(getattr(self.kind, "value", self.kind)).removeprefix("unsorted_")
+        op = find(kind, self.direction)
+        shape, segments = self._sizes()
+        element = self.element.value
+        return describe(op, element, shape, held, given, segments, self.fields)
+
+    def _sizes(self) -> tuple[tuple[int, ...], int | None]:
+        """Shape of the operands with an element for every position, and number of segments."""
+        return self.input_shape, None  # type: ignore[attr-defined]
+
 
 @dataclass(frozen=True)
-class _Scan(_Normalized):
+class _Scan(Descriptor):
+    family = "scan"
+    fields = {"axis": "scan_axis", "reverse": "reverse"}  # noqa: RUF012
+
     kind: ScanKind
     input_shape: tuple[int, ...]
     scan_axis: int = -1
@@ -188,13 +108,13 @@ class _Scan(_Normalized):
     def __post_init__(self) -> None:
         kind = parse_kind(ScanKind, self.kind, "scan")
         element = element_kind(self.element)
-        shape = normalize_shape(self.input_shape, "input_shape", element.itemsize)
+        shape = parse.shape(self.input_shape, "input_shape", element.itemsize)
         self._put(
             kind=kind,
             element=element,
             input_shape=shape,
-            scan_axis=normalize_axis(self.scan_axis, len(shape), "scan_axis"),
-            reverse=_flag(self.reverse, "reverse"),
+            scan_axis=parse.normalized_axis(self.scan_axis, len(shape), "scan_axis"),
+            reverse=parse.flag(self.reverse, "reverse"),
         )
 
 
@@ -221,6 +141,8 @@ class ScanDescriptor(_Scan):
     True
     """
 
+    direction = "forward"
+
 
 @dataclass(frozen=True)
 class ScanBackwardDescriptor(_Scan):
@@ -235,6 +157,9 @@ class ScanBackwardDescriptor(_Scan):
         "last". Other kinds ignore it.
     """
 
+    direction = "backward"
+    fields = {**_Scan.fields, "ties": "ties"}  # noqa: RUF012
+
     ties: Ties = Ties.FIRST
 
     def __post_init__(self) -> None:
@@ -243,7 +168,10 @@ class ScanBackwardDescriptor(_Scan):
 
 
 @dataclass(frozen=True)
-class _Reduce(_Normalized):
+class _Reduce(Descriptor):
+    family = "reduce"
+    fields = {"axis": "reduce_axis", "correction": "correction"}  # noqa: RUF012
+
     kind: ReduceKind
     input_shape: tuple[int, ...]
     reduce_axis: tuple[int, ...] | int | None = None
@@ -253,13 +181,13 @@ class _Reduce(_Normalized):
     def __post_init__(self) -> None:
         kind = parse_kind(ReduceKind, self.kind, "reduce")
         element = element_kind(self.element)
-        shape = normalize_shape(self.input_shape, "input_shape", element.itemsize)
+        shape = parse.shape(self.input_shape, "input_shape", element.itemsize)
         self._put(
             kind=kind,
             element=element,
             input_shape=shape,
-            reduce_axis=normalize_axes(self.reduce_axis, len(shape), "reduce_axis"),
-            correction=_correction(self.correction, "correction"),
+            reduce_axis=parse.normalized_axes(self.reduce_axis, len(shape), "reduce_axis"),
+            correction=parse.correction(self.correction, "correction"),
         )
 
     @property
@@ -296,6 +224,8 @@ class ReduceDescriptor(_Reduce):
     (0, 2)
     """
 
+    direction = "forward"
+
 
 @dataclass(frozen=True)
 class ReduceBackwardDescriptor(_Reduce):
@@ -315,6 +245,9 @@ class ReduceBackwardDescriptor(_Reduce):
     (2, 1)
     """
 
+    direction = "backward"
+    fields = {**_Reduce.fields, "ties": "ties"}  # noqa: RUF012
+
     ties: Ties = Ties.SPLIT
 
     def __post_init__(self) -> None:
@@ -327,7 +260,10 @@ class ReduceBackwardDescriptor(_Reduce):
 
 
 @dataclass(frozen=True)
-class _Softmax(_Normalized):
+class _Softmax(Descriptor):
+    family = "softmax"
+    fields = {"axis": "softmax_axis"}  # noqa: RUF012
+
     kind: SoftmaxKind
     input_shape: tuple[int, ...]
     softmax_axis: int = -1
@@ -336,12 +272,12 @@ class _Softmax(_Normalized):
     def __post_init__(self) -> None:
         kind = parse_kind(SoftmaxKind, self.kind, "softmax")
         element = element_kind(self.element)
-        shape = normalize_shape(self.input_shape, "input_shape", element.itemsize)
+        shape = parse.shape(self.input_shape, "input_shape", element.itemsize)
         self._put(
             kind=kind,
             element=element,
             input_shape=shape,
-            softmax_axis=normalize_axis(self.softmax_axis, len(shape), "softmax_axis"),
+            softmax_axis=parse.normalized_axis(self.softmax_axis, len(shape), "softmax_axis"),
         )
 
 
@@ -361,14 +297,24 @@ class SoftmaxDescriptor(_Softmax):
         Element type.
     """
 
+    direction = "forward"
+
 
 @dataclass(frozen=True)
 class SoftmaxBackwardDescriptor(_Softmax):
     """The backward of a softmax; the fields are those of :class:`SoftmaxDescriptor`."""
 
+    direction = "backward"
+
 
 @dataclass(frozen=True)
-class _BinaryParam(_Normalized):
+class _BinaryParam(Descriptor):
+    family = "lerp"
+    fields = {"weight": "param"}  # noqa: RUF012
+
+    def _sizes(self) -> tuple[tuple[int, ...], int | None]:
+        return self.shape, None
+
     kind: BinaryKind
     shape: tuple[int, ...]
     element: ElementKind
@@ -379,11 +325,11 @@ class _BinaryParam(_Normalized):
     def __post_init__(self) -> None:
         kind = parse_kind(BinaryKind, self.kind, "lerp")
         element = element_kind(self.element)
-        param = _real(self.param, "param")
+        param = parse.real(self.param, "param")
         self._put(
             kind=kind,
             element=element,
-            shape=normalize_shape(self.shape, "shape", element.itemsize),
+            shape=parse.shape(self.shape, "shape", element.itemsize),
             param=param,
             _param_sign=math.copysign(1.0, param),
         )
@@ -405,15 +351,21 @@ class BinaryParamDescriptor(_BinaryParam):
         The weight of lerp, a constant; NaN and infinities are allowed and propagate.
     """
 
+    direction = "forward"
+
 
 @dataclass(frozen=True)
 class BinaryParamBackwardDescriptor(_BinaryParam):
     """The backward of a binary op; the fields are those of :class:`BinaryParamDescriptor`."""
 
+    direction = "backward"
+
 
 @dataclass(frozen=True)
-class _Segment(_Normalized):
-    kind: ClassVar[SegmentKind]
+class _Segment(Descriptor):
+    family = "segment"
+    fields = {"out_of_range": "out_of_range"}  # noqa: RUF012
+    is_sorted: ClassVar[bool]
 
     num_inputs: int
     embedding_dim: int
@@ -424,14 +376,14 @@ class _Segment(_Normalized):
     def __post_init__(self) -> None:
         element = element_kind(self.element)
         counts = {
-            name: _integer(getattr(self, name), name)
+            name: parse.integer(getattr(self, name), name)
             for name in ("num_inputs", "embedding_dim", "num_segments")
         }
         for name, count in counts.items():
             if count < 0:
                 raise InvalidProblemError(f"{name}: expected a non-negative integer, got {count}")
         for rows in ("num_inputs", "num_segments"):
-            normalize_shape(
+            parse.shape(
                 (counts[rows], counts["embedding_dim"]), f"{rows} x embedding_dim", element.itemsize
             )
         self._put(
@@ -439,6 +391,13 @@ class _Segment(_Normalized):
             element=element,
             out_of_range=parse_enum(OutOfRange, self.out_of_range, "out_of_range"),
         )
+
+    def problem(self, given: tuple[str, ...] = ()) -> Problem:
+        """What a backend runs, with those operands that may be left out."""
+        return replace(super().problem(given), is_sorted=self.is_sorted)
+
+    def _sizes(self) -> tuple[tuple[int, ...], int | None]:
+        return self.input_shape(), self.num_segments
 
     def input_shape(self) -> tuple[int, int]:
         """Shape of the rows that are summed, and of their gradient."""
@@ -472,6 +431,8 @@ class SegmentSumDescriptor(_Segment):
     """
 
     kind = SegmentKind.SEGMENT_SUM
+    direction = "forward"
+    is_sorted = True
 
 
 @dataclass(frozen=True)
@@ -479,6 +440,8 @@ class SegmentSumBackwardDescriptor(_Segment):
     """The backward of a sorted segment sum; fields of :class:`SegmentSumDescriptor`."""
 
     kind = SegmentKind.SEGMENT_SUM
+    direction = "backward"
+    is_sorted = True
 
 
 @dataclass(frozen=True)
@@ -486,6 +449,8 @@ class UnsortedSegmentSumDescriptor(_Segment):
     """Sum of rows by id, ids in any order; fields of :class:`SegmentSumDescriptor`."""
 
     kind = SegmentKind.UNSORTED_SEGMENT_SUM
+    direction = "forward"
+    is_sorted = False
 
 
 @dataclass(frozen=True)
@@ -493,3 +458,5 @@ class UnsortedSegmentSumBackwardDescriptor(_Segment):
     """The backward of an unsorted segment sum; fields of :class:`SegmentSumDescriptor`."""
 
     kind = SegmentKind.UNSORTED_SEGMENT_SUM
+    direction = "backward"
+    is_sorted = False

@@ -1,20 +1,26 @@
-"""The functions: each finds or makes the plan for its arguments and runs it once.
+"""The functions: each parses its arguments, finds or makes what runs them, and runs it once.
 
-A function of the catalog gets its signature from its family and its docstring from its row.
+Signature and docstring of a function come from the row of its op. A call is remembered by its
+parsed parameters and the type and shape of its leading operand, so that the next one like it goes
+straight to its kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from ..core import parse
 from ..core.catalog import catalog
-from ..core.declare import Op
+from ..core.declare import REQUIRED, Op, Parameter, Role, Type
+from ..core.problem import Problem, describe
 from ..core.vocabulary import BackendKind, PlanPreference
 from ..errors import InvalidProblemError, UnsupportedError
 from ..memory.dimensions import merge
-from ..memory.overlap import overlaps, self_overlaps
 from ..memory.view import (
+    DTYPES,
     View,
     empty,
     empty_like,
@@ -24,75 +30,250 @@ from ..memory.view import (
     restore,
 )
 from ..memory.view import view as view_of
-from ..threads import get_num_threads
-from . import descriptors as d
-from . import plan as p
-from .parameters import (
-    parse_axes,
-    parse_axis,
-    parse_correction,
-    parse_flag,
-    parse_out_of_range,
-    parse_shape,
-    parse_ties,
-    parse_weight,
-)
-from .repeated import (
-    reduce_again,
-    reduce_backward_again,
-    remember,
-    run_again,
-    run_both_again,
-)
+from .docstrings import docstring
+from .plan import Runnable
 
-# Plans by (op.name, device, shape, dtype and parsed parameters), so that a repeated call does not
-# validate again.
-_plans: dict[tuple[Any, ...], p.Plan] = {}
-_MOST_PLANS = 4096
+_MOST_CALLS = 512
+
+Shape = tuple[int, ...]
+Values = tuple[Any, ...]
 
 
-def _plan(key: tuple[Any, ...], make: Callable[[PlanPreference], p.Plan], device: str) -> p.Plan:
-    plan = _plans.get(key)
-    if plan is None:
-        plan = make(PlanPreference()) if device == "cpu" else _plan_on_gpu(make, device)
-        if len(_plans) >= _MOST_PLANS:
-            _plans.clear()
-        _plans[key] = plan
-    return plan
+_made: list[Function] = []
 
 
-def _plan_on_gpu(make: Callable[[PlanPreference], p.Plan], device: str) -> p.Plan:
-    from ..gpu.device import on_device
-
-    with on_device(device):
-        return make(PlanPreference(backend=BackendKind.TRITON))
-
-
-def _float_view(array: Any, name: str) -> View:
-    v = view_of(array, name)
-    if v.element is None:
-        raise UnsupportedError(f"{name}: expected a float array, got {v.dtype}")
-    return v
+def forget() -> None:
+    """Remember no call of any function: the next one goes the long way."""
+    for function in _made:
+        function.calls.clear()
 
 
-def _execute(plan: p.Plan, views: dict[str, View]) -> None:
-    plan.check_views(views, in_function=True)
-    plan.check_values(views)
-    plan.execute(views, 0, 0, plan.preference.threads or get_num_threads())
+class Call:
+    """What is known of calls of one op with one set of parameters, element type and shape.
+
+    Attributes
+    ----------
+    runnable
+        What runs them.
+    kept, squeezed
+        Shape of operands with one element for every row: with the op's axes at length 1, or
+        without them.
+    row
+        Shape of results with one element for every row.
+    again
+        ``again(operands, out)``: the result for packed NumPy arrays; None, with nothing done, where
+        they are not as expected, and then the long way says why.
+    """
+
+    __slots__ = ("again", "dtype", "kept", "outputs", "row", "row_inputs", "runnable", "squeezed")
+
+    def __init__(self, runnable: Runnable, keepdims: bool):
+        problem, op = runnable.problem, runnable.op
+        self.runnable = runnable
+        self.dtype = DTYPES[problem.element]
+        self.kept = self.squeezed = problem.row_shape
+        if not problem.is_segmented:
+            self.squeezed = tuple(n for k, n in enumerate(problem.shape) if k not in problem.axes)
+        self.row = self.kept if keepdims else self.squeezed
+        self.row_inputs = [o.name for o in problem.reads if o.role is Role.ROW]
+        if self.kept == self.squeezed:
+            self.row_inputs = []
+        self.outputs = [
+            (o.name, problem.shape, False) if o.role is Role.ELEMENT else (o.name, self.row, True)
+            for o in op.writes
+        ]
+        is_simple = len(op.writes) == 1 and not self.row_inputs and not self.outputs[0][2]
+        self.again: Callable[[dict[str, Any], Any], Any] = (
+            self._again_simply if is_simple else self._again
+        )
+
+    def _again_simply(self, arrays: dict[str, Any], out: Any) -> Any:
+        """One result, and no axes to put back."""
+        ((name, shape, _),) = self.outputs
+        result = np.empty(shape, self.dtype) if out is None else out
+        arrays[name] = result
+        if self.runnable.packed().run(arrays):
+            return result
+        del arrays[name]
+        return None
+
+    def _again(self, arrays: dict[str, Any], out: Any) -> Any:
+        operands = arrays.copy()
+        for name in self.row_inputs:
+            operands[name] = self._with_axes(operands[name])
+        targets = (out,) if len(self.outputs) == 1 else out or (None,) * len(self.outputs)
+        results = []
+        for (name, shape, is_row), target in zip(self.outputs, targets, strict=True):
+            if target is None:
+                target = np.empty(shape, self.dtype)
+            elif type(target) is not np.ndarray or target.shape != shape:
+                return None
+            results.append(target)
+            operands[name] = self._with_axes(target) if is_row else target
+        if not self.runnable.packed().run(operands):
+            return None
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _with_axes(self, array: Any) -> Any:
+        """A packed NumPy array without the op's axes, seen with them; any other as it is."""
+        if (
+            type(array) is np.ndarray
+            and array.shape == self.squeezed != self.kept
+            and array.flags.c_contiguous
+        ):
+            return array.reshape(self.kept)
+        return array
 
 
-class _Output:
+class Function:
+    """One op as a function of arrays, by the long way."""
+
+    def __init__(self, op: Op):
+        self.op = op
+        elements = op.names(Role.ELEMENT)
+        # The operand whose shape is that of the problem; where none is, whose type is.
+        self.lead = elements[0] if elements else op.inputs[0]
+        self.tells_shape = bool(elements)
+        self.row_inputs = op.names(Role.ROW)
+        self.row_outputs = tuple(o.name for o in op.writes if o.role is Role.ROW)
+        self.is_segmented = any(o.role in (Role.IDS, Role.OFFSETS) for o in op.reads)
+        self.calls: dict[tuple[Any, ...], Call] = {}
+        _made.append(self)
+
+    def __call__(
+        self, arrays: dict[str, Any], parameters: dict[str, Any], key: Values, out: Any
+    ) -> Any:
+        """The result.
+
+        Parameters
+        ----------
+        arrays
+            Operands by name; those that may be left out are there if they were given.
+        parameters
+            Parsed parameters by name.
+        key
+            What calls like this one are looked up by.
+        out
+            The caller's buffer: one, or a tuple of as many as the op has outputs.
+        """
+        views = {name: self._view(array, name) for name, array in arrays.items()}
+        lead, like = views[self.lead], arrays[self.lead]
+        shape, segments = self._sizes(views, parameters)
+        if segments is not None:
+            wanted = {Role.ELEMENT: shape, Role.ROW: (segments, *shape[1:])}
+            targets = self._targets(out, like, lead, wanted)
+            views |= {name: target.view for name, target in targets.items()}
+            cuts = _cut_into_rows(self.op, views)
+            if cuts:
+                width = cuts[0][self.lead].shape[1]
+                call = self._call(views, (shape[0], width), segments, parameters, key)
+                _execute(call.runnable, cuts)
+        else:
+            call = self._call(views, shape, None, parameters, key)
+            targets = self._targets(out, like, lead, {Role.ELEMENT: shape, Role.ROW: call.row})
+            views |= {name: target.view for name, target in targets.items()}
+            problem = call.runnable.problem
+            for name in (*self.row_inputs, *self.row_outputs):
+                if name in views:
+                    views[name] = kept(views[name], problem.axes, len(problem.shape))
+            _execute(call.runnable, [views])
+            if type(like) is np.ndarray:
+                self._remember(key, call)
+        results = [target.result() for target in targets.values()]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _view(self, array: Any, name: str) -> View:
+        v = view_of(array, name)
+        if v.element is None and self.op.operand(name).type in (Type.ELEMENT, Type.STATE):
+            raise UnsupportedError(f"{name}: expected a float array, got {v.dtype}")
+        return v
+
+    def _sizes(
+        self, views: dict[str, View], parameters: dict[str, Any]
+    ) -> tuple[Shape, int | None]:
+        """Shape of the operands with an element for every position, and number of segments."""
+        lead = views[self.lead]
+        if not self.is_segmented:
+            if self.tells_shape:
+                return lead.shape, None
+            return parse.shape(parameters["shape"], "shape", lead.itemsize), None
+        if not lead.shape:
+            raise InvalidProblemError(f"{self.lead}: expected at least one dimension, got shape ()")
+        (ids,) = (views[n] for n in self.op.names(Role.IDS))
+        if len(ids.shape) != 1:
+            raise InvalidProblemError(f"segment_ids: expected one dimension, got shape {ids.shape}")
+        rest = lead.shape[1:]
+        if self.tells_shape:
+            segments = parameters.get("num_segments")
+            if segments is None:
+                segments = views[self.row_inputs[0]].shape[0]
+            parse.shape((segments, *rest), "num_segments", lead.itemsize)
+            return lead.shape, segments
+        return (ids.shape[0], *rest), lead.shape[0]
+
+    def _call(
+        self,
+        views: dict[str, View],
+        shape: Shape,
+        segments: int | None,
+        parameters: dict[str, Any],
+        key: Values,
+    ) -> Call:
+        """The call for these operands, made when it is first met."""
+        lead = views[self.lead]
+        known = (lead.device, lead.dtype, shape, segments, key)
+        call = self.calls.get(known)
+        if call is None:
+            problem = describe(self.op, lead.dtype, shape, parameters, tuple(views), segments)
+            keeps = self._keeps(parameters, views, len(problem.shape))
+            call = Call(_runnable_on(lead.device, problem), keeps)
+            self._remember(known, call)
+        return call
+
+    def _remember(self, known: tuple[Any, ...], call: Call) -> None:
+        if len(self.calls) >= _MOST_CALLS:
+            self.calls.clear()
+        self.calls[known] = call
+
+    def _keeps(self, parameters: dict[str, Any], views: dict[str, View], rank: int) -> bool:
+        """Whether results with one element for every row keep the op's axes at length 1.
+
+        As the caller says or, where there is nothing to say it by, as the operands do.
+        """
+        if "keepdims" in parameters:
+            return bool(parameters["keepdims"])
+        return any(len(views[n].shape) == rank for n in self.row_inputs if n in views)
+
+    def _targets(
+        self, out: Any, like: Any, lead: View, shapes: dict[Role, Shape]
+    ) -> dict[str, _Target]:
+        """Where results go, by name; ``shapes`` are those of outputs of a role."""
+        writes = self.op.writes
+        given: Sequence[Any] = (out,) if len(writes) == 1 else self._several(out)
+        targets = {}
+        for k, (operand, buffer) in enumerate(zip(writes, given, strict=True)):
+            word = "out" if len(writes) == 1 else f"out[{k}]"
+            targets[operand.name] = _Target(
+                buffer, like, shapes[operand.role], lead, operand.name, word
+            )
+        return targets
+
+    def _several(self, out: Any) -> Sequence[Any]:
+        outputs = self.op.outputs
+        if out is None:
+            return (None,) * len(outputs)
+        if not isinstance(out, (tuple, list)) or len(out) != len(outputs):
+            what = "a pair" if len(outputs) == 2 else f"{len(outputs)} buffers"
+            raise InvalidProblemError(
+                f"out: expected {what} ({', '.join(outputs)}), got {type(out).__name__}"
+            )
+        return out
+
+
+class _Target:
     """Where a result goes: the caller's ``out``, or a new array like an operand."""
 
-    def __init__(
-        self,
-        out: Any,
-        like: Any,
-        shape: tuple[int, ...],
-        v: View,
-        name: str,
-        called: str = "out",
-    ):
+    def __init__(self, out: Any, like: Any, shape: Shape, v: View, name: str, word: str):
         self.given, self.like = out, like
         if out is not None:
             self.array = out
@@ -100,7 +281,9 @@ class _Output:
             self.array = empty_like(like, name=name)
         else:
             self.array = empty(like, shape, v.dtype, name=name)
-        self.view = output_view(self.array, called if out is not None else name)
+        self.view = output_view(self.array, word if out is not None else name)
+        if self.view.shape != shape:
+            raise InvalidProblemError(f"{word}: expected shape {shape}, got {self.view.shape}")
 
     def result(self) -> Any:
         if self.given is not None:
@@ -109,75 +292,27 @@ class _Output:
         return self.array if is_writable_kind(self.like) else restore(self.like, self.array)
 
 
-def _run_same_shape(
-    op: Op,
-    make: Callable[[PlanPreference], p.Plan],
-    parameters: tuple[Any, ...],
-    arrays: dict[str, Any],
-    views: dict[str, View],
-    out: Any,
-) -> Any:
-    """Ops whose operands all have one shape and whose only output has it too."""
-    lead = next(iter(views))
-    v = views[lead]
-    plan = _plan((op.name, v.device, v.shape, v.dtype, *parameters), make, v.device)
-    target = _Output(out, arrays[lead], v.shape, v, op.outputs[0])
-    views[op.outputs[0]] = target.view
-    _execute(plan, views)
-    remember(op, arrays[lead], v.shape, parameters, plan)
-    return target.result()
+def _runnable_on(device: str, problem: Problem) -> Runnable:
+    if device == "cpu":
+        return Runnable(problem, PlanPreference())
+    from ..gpu.device import on_device
+
+    with on_device(device):
+        return Runnable(problem, PlanPreference(backend=BackendKind.TRITON))
 
 
-def run_scan(op: Op, arrays: dict[str, Any], axis: Any, reverse: Any, ties: Any, out: Any) -> Any:
-    # The usual types are let through here: a call to parse them takes 0.1 us each.
-    if type(axis) is not int:
-        axis = parse_axis(axis)
-    if reverse is not False and reverse is not True:
-        reverse = parse_flag(reverse, "reverse")
-    if type(ties) is not str:
-        ties = parse_ties(ties)
-    parameters = (axis, reverse, ties)
-    result = run_again(op, arrays, parameters, out)
-    if result is not None:
-        return result
-    views = {n: _float_view(a, n) for n, a in arrays.items()}
-    lead = next(iter(views.values()))
-
-    def make(on: PlanPreference) -> p.Plan:
-        place = d.normalize_axis(axis, len(lead.shape), "axis")
-        fields: dict[str, Any] = {"scan_axis": place, "reverse": reverse, "element": lead.dtype}
-        if op.direction == "forward":
-            return p.ScanPlan.select(d.ScanDescriptor(op.kind, lead.shape, **fields), on)
-        if ties is not None:
-            fields["ties"] = ties
-        descriptor = d.ScanBackwardDescriptor(op.kind, lead.shape, **fields)
-        return p.ScanBackwardPlan.select(descriptor, on)
-
-    return _run_same_shape(op, make, parameters, arrays, views, out)
+def _execute(runnable: Runnable, calls: list[dict[str, View]]) -> None:
+    """Run on several sets of operands; all are checked before the first is written."""
+    for views in calls:
+        runnable.check(views, in_function=True)
+    if calls:
+        runnable.check_values(calls[0])
+    for views in calls:
+        runnable.execute(views, 0, 0, runnable.threads())
 
 
-def run_softmax(op: Op, arrays: dict[str, Any], axis: Any, out: Any) -> Any:
-    if type(axis) is not int:
-        axis = parse_axis(axis)
-    result = run_again(op, arrays, (axis,), out)
-    if result is not None:
-        return result
-    views = {n: _float_view(a, n) for n, a in arrays.items()}
-    lead = next(iter(views.values()))
-
-    def make(on: PlanPreference) -> p.Plan:
-        place = d.normalize_axis(axis, len(lead.shape), "axis")
-        fields: dict[str, Any] = {"softmax_axis": place, "element": lead.dtype}
-        if op.direction == "forward":
-            return p.SoftmaxPlan.select(d.SoftmaxDescriptor(op.kind, lead.shape, **fields), on)
-        descriptor = d.SoftmaxBackwardDescriptor(op.kind, lead.shape, **fields)
-        return p.SoftmaxBackwardPlan.select(descriptor, on)
-
-    return _run_same_shape(op, make, (axis,), arrays, views, out)
-
-
-def _kept(v: View, axes: tuple[int, ...], rank: int, name: str) -> View:
-    """A view with the reduced axes at length 1, where they had been squeezed out."""
+def kept(v: View, axes: Shape, rank: int) -> View:
+    """A view with the op's axes at length 1, where they had been squeezed out."""
     if len(v.shape) == rank or len(v.shape) != rank - len(axes):
         return v
     shape, strides = list(v.shape), list(v.strides)
@@ -187,7 +322,7 @@ def _kept(v: View, axes: tuple[int, ...], rank: int, name: str) -> View:
     return _moved(v, 0, tuple(shape), tuple(strides))
 
 
-def _moved(v: View, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> View:
+def _moved(v: View, offset: int, shape: Shape, strides: Shape) -> View:
     """A view of the same memory at another place with other dimensions."""
     return View(
         v.address + offset, shape, strides, v.element, v.dtype, v.itemsize, v.device, v.writable,
@@ -195,307 +330,127 @@ def _moved(v: View, offset: int, shape: tuple[int, ...], strides: tuple[int, ...
     )  # fmt: skip
 
 
-def run_reduce(op: Op, x: Any, axis: Any, keepdims: Any, correction: Any, out: Any) -> Any:
-    if type(axis) is not int:
-        axis = parse_axes(axis)
-    if keepdims is not False and keepdims is not True:
-        keepdims = parse_flag(keepdims, "keepdims")
-    if type(correction) is not int:
-        correction = parse_correction(correction)
-    parameters = (axis, correction)
-    result = reduce_again(op, x, parameters, keepdims, out)
-    if result is not None:
-        return result
-    v = _float_view(x, "x")
+def _cut_into_rows(op: Op, views: dict[str, View]) -> list[dict[str, View]]:
+    """Operands of a segment op, (rows, anything), as sets of (rows, columns).
 
-    def make(on: PlanPreference) -> p.Plan:
-        axes = d.normalize_axes(axis, len(v.shape), "axis")
-        return p.ReducePlan.select(
-            d.ReduceDescriptor(op.kind, v.shape, axes, v.dtype, correction), on
-        )
-
-    plan = _plan((op.name, v.device, v.shape, v.dtype, *parameters), make, v.device)
-    axes, kept = plan.descriptor.axes, plan.descriptor.y_shape()
-    shape = kept if keepdims else tuple(n for k, n in enumerate(v.shape) if k not in axes)
-    target = _Output(out, x, shape, v, "y")
-    if target.view.shape != shape:
-        raise InvalidProblemError(f"out: expected shape {shape}, got {target.view.shape}")
-    _execute(plan, {"x": v, "y": _kept(target.view, axes, len(v.shape), "out")})
-    remember(op, x, v.shape, parameters, plan)
-    return target.result()
-
-
-def run_reduce_backward(
-    op: Op, arrays: dict[str, Any], shape: Any, axis: Any, correction: Any, ties: Any, out: Any
-) -> Any:
-    if type(axis) is not int:
-        axis = parse_axes(axis)
-    if type(correction) is not int:
-        correction = parse_correction(correction)
-    if type(ties) is not str:
-        ties = parse_ties(ties)
-    like = "x" if "x" in arrays else "dy"
-    if like == "dy":
-        shape = parse_shape(shape)
-    parameters = (axis, correction, ties)
-    result = reduce_backward_again(op, arrays, shape, parameters, out)
-    if result is not None:
-        return result
-    views = {n: _float_view(a, n) for n, a in arrays.items()}
-    dy = views["dy"]
-    if like == "x":
-        shape = views["x"].shape
-
-    def make(on: PlanPreference) -> p.Plan:
-        d.normalize_shape(shape, "shape", dy.itemsize)
-        fields: dict[str, Any] = {
-            "reduce_axis": d.normalize_axes(axis, len(shape), "axis"),
-            "element": dy.dtype,
-            "correction": correction,
-        }
-        if ties is not None:
-            fields["ties"] = ties
-        descriptor = d.ReduceBackwardDescriptor(op.kind, shape, **fields)
-        return p.ReduceBackwardPlan.select(descriptor, on)
-
-    plan = _plan((op.name, dy.device, shape, dy.dtype, *parameters), make, dy.device)
-    target = _Output(out, arrays[like], shape, views[like], "dx")
-    for name in ("dy", "y"):
-        if name in views:
-            views[name] = _kept(views[name], plan.descriptor.axes, len(shape), name)
-    views["dx"] = target.view
-    _execute(plan, views)
-    remember(op, arrays[like], shape, parameters, plan)
-    return target.result()
-
-
-def run_lerp(op: Op, a: Any, b: Any, weight: Any, out: Any) -> Any:
-    if type(weight) is not float:
-        weight = parse_weight(weight)
-    parameters = (_weight_key(weight),)
-    result = run_again(op, {"a": a, "b": b}, parameters, out)
-    if result is not None:
-        return result
-    views = {"a": _float_view(a, "a"), "b": _float_view(b, "b")}
-    lead = views["a"]
-
-    def make(on: PlanPreference) -> p.Plan:
-        return p.BinaryParamPlan.select(
-            d.BinaryParamDescriptor(op.kind, lead.shape, lead.dtype, weight), on
-        )
-
-    return _run_same_shape(op, make, parameters, {"a": a, "b": b}, views, out)
-
-
-def run_lerp_backward(op: Op, dy: Any, weight: Any, out: Any) -> tuple[Any, Any]:
-    if type(weight) is not float:
-        weight = parse_weight(weight)
-    if out is None:
-        out = (None, None)
-    elif not isinstance(out, (tuple, list)) or len(out) != 2:
-        raise InvalidProblemError(f"out: expected a pair (da, db), got {type(out).__name__}")
-    parameters = (_weight_key(weight),)
-    results = run_both_again(op, dy, parameters, out)
-    if results is not None:
-        return results
-    v = _float_view(dy, "dy")
-
-    def make(on: PlanPreference) -> p.Plan:
-        return p.BinaryParamBackwardPlan.select(
-            d.BinaryParamBackwardDescriptor(op.kind, v.shape, v.dtype, weight), on
-        )
-
-    plan = _plan((op.name, v.device, v.shape, v.dtype, *parameters), make, v.device)
-    targets = [
-        _Output(o, dy, v.shape, v, n, f"out[{k}]")
-        for k, (o, n) in enumerate(zip(out, op.outputs, strict=True))
-    ]
-    _execute(plan, {"dy": v, "da": targets[0].view, "db": targets[1].view})
-    remember(op, dy, v.shape, parameters, plan)
-    return targets[0].result(), targets[1].result()
-
-
-def _weight_key(weight: float) -> Any:
-    """A key under which NaN finds itself and -0.0 is not 0.0."""
-    return weight.hex()
-
-
-def _cut_into_rows(a: View, b: View) -> Iterator[tuple[View, View]]:
-    """Two views of (rows, anything) as pairs of (rows, columns).
-
-    The dimensions after the first are the same in both. Those that merge into one in both become
-    the columns; any further ones are walked here.
+    The dimensions after the first are the same in all. Those that merge into one in all become the
+    columns; any further ones are walked here.
     """
-    sizes, (steps, others) = merge(a.shape[1:], [a.strides[1:], b.strides[1:]])
-    if not sizes:
-        sizes, steps, others = [1], [a.itemsize], [b.itemsize]
-    offsets = [(0, 0)]
-    for n, s, t in zip(sizes[:-1], steps[:-1], others[:-1], strict=True):
-        offsets = [(u + k * s, v + k * t) for u, v in offsets for k in range(n)]
-    width, step, other = sizes[-1], steps[-1], others[-1]
-    for u, v in offsets:
-        yield (
-            _moved(a, u, (a.shape[0], width), (a.strides[0], step)),
-            _moved(b, v, (b.shape[0], width), (b.strides[0], other)),
-        )
-
-
-def _rows(v: View, name: str) -> tuple[int, tuple[int, ...]]:
-    if not v.shape:
-        raise InvalidProblemError(f"{name}: expected at least one dimension, got shape ()")
-    return v.shape[0], v.shape[1:]
-
-
-def run_segment(
-    op: Op, input: Any, segment_ids: Any, num_segments: Any, is_sorted: Any, policy: Any, out: Any
-) -> Any:
-    is_sorted, policy = parse_flag(is_sorted, "sorted"), parse_out_of_range(policy)
-    v = _float_view(input, "input")
-    rows, rest = _rows(v, "input")
-    ids = view_of(segment_ids, "segment_ids")
-    names: tuple[Any, type[p.Plan]] = (d.UnsortedSegmentSumDescriptor, p.UnsortedSegmentSumPlan)
-    if is_sorted:
-        names = (d.SegmentSumDescriptor, p.SegmentSumPlan)
-    shape = d.normalize_shape((num_segments, *rest), "num_segments", v.itemsize)
-    segments = shape[0]
-    target = _Output(out, input, shape, v, "output")
-    _check_shape(target.view, shape)
-    pairs = [
-        {"input": a, "segment_ids": ids, "output": b} for a, b in _cut_into_rows(v, target.view)
-    ]
-    if len(pairs) > 1:
-        _check_apart(target.view, {"input": v})
-
-    def make(on: PlanPreference, width: int) -> p.Plan:
-        return names[1].select(names[0](rows, width, segments, v.dtype, policy), on)
-
-    _execute_pairs(make, (op.name, v.device, rows, segments, v.dtype, is_sorted, policy), pairs)
-    return target.result()
-
-
-def run_segment_backward(op: Op, d_output: Any, segment_ids: Any, policy: Any, out: Any) -> Any:
-    policy = parse_out_of_range(policy)
-    v = _float_view(d_output, "d_output")
-    segments, rest = _rows(v, "d_output")
-    ids = view_of(segment_ids, "segment_ids")
-    if len(ids.shape) != 1:
-        raise InvalidProblemError(f"segment_ids: expected one dimension, got shape {ids.shape}")
-    rows = ids.shape[0]
-    target = _Output(out, d_output, (rows, *rest), v, "d_input")
-    _check_shape(target.view, (rows, *rest))
-    pairs = [
-        {"d_output": a, "segment_ids": ids, "d_input": b} for a, b in _cut_into_rows(v, target.view)
-    ]
-    if len(pairs) > 1:
-        _check_apart(target.view, {"d_output": v})
-
-    def make(on: PlanPreference, width: int) -> p.Plan:
-        return p.UnsortedSegmentSumBackwardPlan.select(
-            d.UnsortedSegmentSumBackwardDescriptor(rows, width, segments, v.dtype, policy), on
-        )
-
-    _execute_pairs(make, (op.name, v.device, rows, segments, v.dtype, policy), pairs)
-    return target.result()
-
-
-def _execute_pairs(
-    make: Callable[[PlanPreference, int], p.Plan],
-    key: tuple[Any, ...],
-    pairs: list[dict[str, View]],
-) -> None:
-    """Run one plan on every pair; all are checked before the first is written."""
-    if not pairs:
-        return
-    first = next(iter(pairs[0].values()))
-    width = first.shape[1]
-    plan = _plan((*key, width), lambda on: make(on, width), first.device)
-    for views in pairs:
-        plan.check_views(views, in_function=True)
-    plan.check_values(pairs[0])
-    for views in pairs:
-        plan.execute(views, 0, 0, plan.preference.threads or get_num_threads())
-
-
-def _check_shape(v: View, shape: tuple[int, ...]) -> None:
-    if v.shape != shape:
-        raise InvalidProblemError(f"out: expected shape {shape}, got {v.shape}")
-
-
-def _check_apart(out: View, operands: dict[str, View]) -> None:
-    """Raise for an output whose pairs, each in order alone, overlap each other or an operand."""
-    if self_overlaps(out):
-        raise InvalidProblemError(
-            f"out: expected an output without overlapping elements, got strides {out.strides} for "
-            f"shape {out.shape}"
-        )
-    for name, v in operands.items():
-        if overlaps(out, v):
+    names = [n for n in views if op.operand(n).role in (Role.ELEMENT, Role.ROW)]
+    tables = [views[n] for n in names]
+    for name, v in zip(names, tables, strict=True):
+        if v.shape[1:] != tables[0].shape[1:]:
             raise InvalidProblemError(
-                f"out: expected an output apart from {name}, got memory that overlaps it"
+                f"{name}: expected shape {(v.shape[:1] + tables[0].shape[1:])}, got {v.shape}"
             )
+    sizes, steps = merge(tables[0].shape[1:], [v.strides[1:] for v in tables])
+    if not sizes:
+        sizes, steps = [1], [[v.itemsize] for v in tables]
+    offsets = [(0,) * len(tables)]
+    for d, n in enumerate(sizes[:-1]):
+        offsets = [
+            tuple(at + k * s[d] for at, s in zip(start, steps, strict=True))
+            for start in offsets
+            for k in range(n)
+        ]
+    found = []
+    for start in offsets:
+        cut = dict(views)
+        for name, v, at, step in zip(names, tables, start, steps, strict=True):
+            shape, strides = (v.shape[0], sizes[-1]), (v.strides[0], step[-1])
+            cut[name] = _moved(v, at, shape, strides)
+        found.append(cut)
+    return found
 
 
-def _signature(op: Op) -> tuple[str, str]:
-    """Parameters and body of an op's function."""
-    saves = "".join(f"{n}, " for n in ("x", "y") if n in op.needs)
-    held = ", ".join(f'"{n}": {n}' for n in ("dy", *(n for n in ("x", "y") if n in op.needs)))
-    ties = f'ties="{op.ties[0]}", ' if op.ties else ""
-    ties_value = "ties" if op.ties else "None"
-    corrected = op.kind in ("var", "std")
-    correction = "correction=1, " if corrected else ""
-    correction_value = "correction" if corrected else "1"
-    match op.family, op.direction:
-        case "scan", "forward":
-            return (
-                "x, axis=-1, *, reverse=False, out=None",
-                'run_scan(op, {"x": x}, axis, reverse, None, out)',
-            )
-        case "scan", "backward":
-            return (
-                f"dy, *, {saves}{ties}axis=-1, reverse=False, out=None",
-                f"run_scan(op, {{{held}}}, axis, reverse, {ties_value}, out)",
-            )
-        case "reduce", "forward":
-            return (
-                f"x, axis=None, *, keepdims=False, {correction}out=None",
-                f"run_reduce(op, x, axis, keepdims, {correction_value}, out)",
-            )
-        case "reduce", "backward":
-            shape = "" if "x" in op.needs else "shape, "
-            given = "None" if "x" in op.needs else "shape"
-            return (
-                f"dy, *, {saves}{shape}axis=None, {correction}{ties}out=None",
-                f"run_reduce_backward(op, {{{held}}}, {given}, axis, {correction_value}, "
-                f"{ties_value}, out)",
-            )
-        case "softmax", "forward":
-            return "x, axis=-1, *, out=None", 'run_softmax(op, {"x": x}, axis, out)'
-        case "softmax", "backward":
-            return "dy, *, y, axis=-1, out=None", f"run_softmax(op, {{{held}}}, axis, out)"
-        case "lerp", "forward":
-            return "a, b, weight, *, out=None", "run_lerp(op, a, b, weight, out)"
-        case "lerp", "backward":
-            return "dy, *, weight, out=None", "run_lerp_backward(op, dy, weight, out)"
-        case "segment", "forward":
-            return (
-                'input, segment_ids, num_segments, *, sorted=False, out_of_range="raise", out=None',
-                "run_segment(op, input, segment_ids, num_segments, sorted, out_of_range, out)",
-            )
-        case "segment", "backward":
-            return (
-                'd_output, segment_ids, *, out_of_range="raise", out=None',
-                "run_segment_backward(op, d_output, segment_ids, out_of_range, out)",
-            )
-    raise AssertionError(op)
+# The source of a function: its signature, parameters in their one form, and the call.
+
+
+def _is_positional(op: Op, name: str) -> bool:
+    if op.direction == "forward":
+        return True
+    return name == op.inputs[0] or op.operand(name).role is Role.IDS
+
+
+def signature(op: Op) -> str:
+    """The parameters of an op's function, as source."""
+    required = [o.name for o in op.reads if not o.optional]
+    first = [n for n in required if _is_positional(op, n)]
+    if op.direction == "forward":
+        first += [_argument(p) for p in op.parameters if p.is_positional]
+    later = [n for n in required if n not in first]
+    later += [
+        _argument(p)
+        for p in op.parameters
+        if not (p.is_positional and op.direction == "forward") and p.default is REQUIRED
+    ]
+    later += [f"{o.name}=None" for o in op.reads if o.optional]
+    later += [
+        _argument(p)
+        for p in op.parameters
+        if not (p.is_positional and op.direction == "forward") and p.default is not REQUIRED
+    ]
+    return ", ".join([*first, "*", *later, "out=None"])
+
+
+def _argument(parameter: Parameter) -> str:
+    if parameter.default is REQUIRED:
+        return parameter.name
+    return f"{parameter.name}={parameter.default!r}"
+
+
+# The types that need no parsing: a call to parse takes 0.1 us.
+_USUAL = {
+    parse.axis: "int",
+    parse.axes: "int",
+    parse.count: "int",
+    parse.correction: "int",
+    parse.flag: "bool",
+    parse.real: "float",
+}
+
+
+def _body(op: Op, function: Function) -> list[str]:
+    lines = []
+    for p in op.parameters:
+        usual = _USUAL.get(p.parse, "str")
+        lines.append(
+            f"if type({p.name}) is not {usual}: {p.name} = parse_{p.name}({p.name}, {p.name!r})"
+        )
+    given = ", ".join(f"{o.name!r}: {o.name}" for o in op.reads if not o.optional)
+    lines.append(f"arrays = {{{given}}}")
+    optional = [o.name for o in op.reads if o.optional]
+    lines += [f"if {n} is not None: arrays[{n!r}] = {n}" for n in optional]
+    # A NaN finds itself by its text, and -0.0 is not 0.0.
+    texts = [f"{p.name}.hex()" if p.parse is parse.real else p.name for p in op.parameters]
+    texts += [f"{n} is not None" for n in optional]
+    if not function.is_segmented:
+        lead = function.lead
+        shape = f"{lead}.shape" if function.tells_shape else "None"
+        lines += [
+            f"if type({lead}) is ndarray:",
+            f"    key = ({lead}.dtype, {', '.join([shape, *texts])})",
+            "    known = calls.get(key)",
+            "    if known is not None:",
+            "        result = known.again(arrays, out)",
+            "        if result is not None: return result",
+            f"else: key = ({', '.join(texts)},)",
+        ]
+    else:
+        lines.append(f"key = ({', '.join(texts)},)")
+    named = ", ".join(f"{p.name!r}: {p.name}" for p in op.parameters)
+    lines.append(f"return run(arrays, {{{named}}}, key, out)")
+    return lines
 
 
 def make_function(op: Op) -> Callable[..., Any]:
-    """The function of an op, with the signature of its family."""
-    from .docstrings import docstring
-
-    parameters, body = _signature(op)
+    """The function of an op."""
+    run = Function(op)
+    source = f"def {op.name}({signature(op)}):\n    " + "\n    ".join(_body(op, run))
+    tools: dict[str, Any] = {f"parse_{p.name}": p.parse for p in op.parameters}
+    tools |= {"run": run, "calls": run.calls, "ndarray": np.ndarray}
     made: dict[str, Any] = {}
-    exec(f"def {op.name}({parameters}):\n    return {body}", {**globals(), "op": op}, made)
+    exec(source, tools, made)
     function: Callable[..., Any] = made[op.name]
     function.__module__ = "pullback"
     function.__doc__ = docstring(op)

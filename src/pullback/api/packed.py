@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.declare import Type
 from ..core.problem import Problem
 from ..memory.view import DTYPES, address_of
 
@@ -37,7 +38,9 @@ class PackedCall:
         if on_gpu or problem.is_segmented or 0 in problem.shape:
             return
         op, item = problem.op, DTYPES[problem.element].itemsize
-        shapes = {n: problem.shape_of(n) for n in (*op.inputs, *op.outputs)}
+        if any(o.type is not Type.ELEMENT for o in (*problem.reads, *op.writes)):
+            return
+        shapes = {n: problem.shape_of(n) for n in _names(problem)}
         strides = {n: _c_strides(shape, item) for n, shape in shapes.items()}
         launch = runner.launch_for(strides, threads)
         if not launch.workspace:
@@ -49,9 +52,13 @@ def _written_out(problem: Problem, launch: Any, shapes: Any, strides: Any, threa
     from ..cpu.pool import run_serial, runs_serial
 
     op, dtype = problem.op, DTYPES[problem.element]
-    names = (*op.inputs, *op.outputs)
+    names = _names(problem)
     sizes = {n: dtype.itemsize * int(np.prod(shapes[n])) for n in names}
-    lines = [f"{n} = operands[{n!r}]" for n in names]
+    lines = [
+        "try:",
+        *(f"    {n} = operands[{n!r}]" for n in names),
+        "except KeyError: return False",
+    ]
     lines += [
         f"if type({n}) is not ndarray or {n}.dtype is not dtype or {n}.shape != shape_{n} "
         f"or {n}.strides != strides_{n}: return False"
@@ -60,9 +67,10 @@ def _written_out(problem: Problem, launch: Any, shapes: Any, strides: Any, threa
     lines += [f"at_{n} = address_of({n})" for n in names]
     low_bits = " | ".join(f"at_{n}" for n in names)
     lines.append(f"if ({low_bits}) & {dtype.itemsize - 1}: return False")
+    inputs = [o.name for o in problem.reads]
     for k, out in enumerate(op.outputs):
         lines.append(f"if not {out}.flags.writeable: return False")
-        for other in (*op.inputs, *op.outputs[k + 1 :]):
+        for other in (*inputs, *op.outputs[k + 1 :]):
             lines.append(
                 f"if at_{other} < at_{out} + {sizes[out]} and at_{out} < at_{other} + "
                 f"{sizes[other]}: return False"
@@ -93,6 +101,10 @@ def _written_out(problem: Problem, launch: Any, shapes: Any, strides: Any, threa
     made: dict[str, Any] = {}
     exec("def run(operands):\n    " + "\n    ".join(lines), tools, made)
     return made["run"]
+
+
+def _names(problem: Problem) -> tuple[str, ...]:
+    return (*(o.name for o in problem.reads), *problem.op.outputs)
 
 
 def _c_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:

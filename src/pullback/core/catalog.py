@@ -47,7 +47,10 @@ def _scan(
     backward_record: Formula | Mapping[str, Formula],
     saves: tuple[str, ...] = (),
 ) -> Iterator[Op]:
-    shared = (Parameter("axis", parse.axis, -1), Parameter("reverse", parse.flag, False))
+    shared = (
+        Parameter("axis", parse.axis, -1, is_positional=True),
+        Parameter("reverse", parse.flag, False),
+    )
     yield Op(
         kind,
         "scan",
@@ -83,8 +86,9 @@ def _reduce(
     record: Formula,
     backward_record: Formula | Mapping[str, Formula],
     saves: tuple[str, ...] = (),
+    refuses_empty: bool = False,
 ) -> Iterator[Op]:
-    axis = Parameter("axis", parse.axes, None)
+    axis = Parameter("axis", parse.axes, None, is_positional=True)
     corrected = (_CORRECTION,) if "correction" in names_read(record) else ()
     yield Op(
         kind,
@@ -97,6 +101,7 @@ def _reduce(
         _by_ties(record),
         (axis, Parameter("keepdims", parse.flag, False), *corrected),
         edges=edges,
+        refuses_empty=refuses_empty,
     )
     full = ("x",) if "x" in saves else ()
     shape = () if full else (Parameter("shape", parse.shape),)
@@ -122,7 +127,7 @@ def _reduce(
 def _softmax(
     kind: str, formula: str, backward: str, edges: str, record: Formula, backward_record: Formula
 ) -> Iterator[Op]:
-    shared = (Parameter("axis", parse.axis, -1),)
+    shared = (Parameter("axis", parse.axis, -1, is_positional=True),)
     yield Op(
         kind,
         "softmax",
@@ -151,7 +156,7 @@ def _softmax(
 
 
 def _lerp(kind: str, formula: str, backward: str, edges: str) -> Iterator[Op]:
-    weight = (Parameter("weight", parse.real, is_data=True),)
+    weight = (Parameter("weight", parse.real, is_data=True, is_positional=True),)
     yield Op(
         kind,
         "lerp",
@@ -200,7 +205,7 @@ def _segment(
         (result,),
         _by_ties(record),
         (
-            Parameter("num_segments", parse.count),
+            Parameter("num_segments", parse.count, is_positional=True),
             Parameter("sorted", parse.flag, False),
             _OUT_OF_RANGE,
         ),
@@ -290,6 +295,7 @@ _ROWS = (
         reduce.MAX,
         reduce.EXTREME_BACKWARD,
         ("x", "y"),
+        refuses_empty=True,
     ),
     *_reduce(
         "min",
@@ -299,6 +305,7 @@ _ROWS = (
         reduce.MIN,
         reduce.EXTREME_BACKWARD,
         ("x", "y"),
+        refuses_empty=True,
     ),
     *_reduce(
         "prod",

@@ -80,6 +80,8 @@ class Parameter:
         The values it may take, where they are few and select a formula record.
     is_data
         Whether formulas ask for it by name, as a float.
+    is_positional
+        Whether a forward function takes it by position too.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Parameter:
     default: Any = REQUIRED
     choices: tuple[Any, ...] = ()
     is_data: bool = False
+    is_positional: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ class Op:
         Tensors saved by the forward pass that a backward wants.
     edges
         What happens at zeros, ties, infinities and the like.
+    refuses_empty
+        Whether a row without elements has no value.
     """
 
     name: str
@@ -128,6 +133,7 @@ class Op:
     parameters: tuple[Parameter, ...] = ()
     needs: frozenset[str] = frozenset()
     edges: str = ""
+    refuses_empty: bool = False
     dtypes: tuple[str, ...] = FLOATS
     backends: tuple[str, ...] = BACKENDS
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import InvalidProblemError, UnsupportedError
 from ..formulas.record import Formula, names_read
-from .declare import REQUIRED, Op, Operand, Role
+from . import parse
+from .declare import REQUIRED, Op, Operand, Parameter, Role
 
 
 @dataclass(frozen=True)
@@ -124,3 +127,75 @@ class Problem:
             for o in self.reads
             if o.role is role and (o.symbol in asked or f"{o.symbol}_before" in asked)
         )
+
+
+def describe(
+    op: Op,
+    element: str,
+    shape: tuple[int, ...],
+    parameters: Mapping[str, Any],
+    given: Collection[str] = (),
+    segments: int | None = None,
+    called: Mapping[str, str] | None = None,
+) -> Problem:
+    """The problem of a call.
+
+    Parameters
+    ----------
+    op, element, shape, segments
+        As in :class:`Problem`.
+    parameters
+        Values by name; those that are left out have their defaults, those the op does not have are
+        ignored.
+    given
+        Names of operands that may be left out and were not.
+    called
+        What the caller calls a parameter, where that differs.
+
+    Raises
+    ------
+    InvalidProblemError, UnsupportedError
+        For a value that a parameter cannot have, by the caller's name for it.
+    """
+    words = called or {}
+    held = {p.name: _parsed(p, parameters, words.get(p.name, p.name)) for p in op.parameters}
+    axes = tuple(range(len(shape)))
+    if segments is not None:
+        axes = (0,)
+    elif (axis := op.parameter("axis")) is not None:
+        what = words.get("axis", "axis")
+        if axis.parse is parse.axis:
+            place = parse.normalized_axis(held["axis"], len(shape), what)
+            axes = (place,) if shape else ()
+        else:
+            axes = parse.normalized_axes(held["axis"], len(shape), what)
+    problem = Problem(
+        op,
+        element,
+        shape,
+        axes,
+        tuple(held.get(n, n in given) for n in op.selectors),
+        held.get("reverse", False),
+        tuple((p.name, float(held[p.name])) for p in op.parameters if p.is_data),
+        segments,
+        held.get("sorted", False),
+        held.get("out_of_range") == "drop",
+    )
+    if op.refuses_empty and problem.extent == 0 and 0 not in problem.row_shape:
+        raise InvalidProblemError(
+            f"{op.inputs[0]}: expected at least one element along axes {axes} for {op.name}, got "
+            f"shape {shape}"
+        )
+    return problem
+
+
+def _parsed(parameter: Parameter, parameters: Mapping[str, Any], what: str) -> Any:
+    value = parameters.get(parameter.name, parameter.default)
+    if value is REQUIRED:
+        # The shape is asked for where no operand tells it, and who describes a problem has it.
+        return None
+    value = parameter.parse(value, what)
+    if parameter.choices and value not in parameter.choices:
+        names = ", ".join(map(str, parameter.choices))
+        raise UnsupportedError(f"{what}: expected one of {names}, got {value!r}")
+    return value

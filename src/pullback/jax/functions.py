@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..api import descriptors as d
-from ..api import plan as p
+from ..api.plan import Runnable
+from ..core import parse
 from ..core.catalog import catalog, find
 from ..core.declare import Op
-from ..core.vocabulary import ElementKind, OutOfRange, element_kind, parse_enum
+from ..core.problem import describe
+from ..core.vocabulary import ElementKind, PlanPreference, element_kind
 from ..errors import InvalidProblemError, UnsupportedError
 from ..memory.view import view
 from .docstrings import docstring, takes_correction
@@ -39,8 +40,15 @@ def _hashable(axis: Any) -> Any:
     return tuple(axis) if isinstance(axis, list) else axis
 
 
-def _pair(forward: p.Plan, backward: p.Plan) -> Pair:
-    return Pair(forward._problem, backward._problem)
+@lru_cache(maxsize=4096)
+def _pair(
+    op: Op, shape: Any, dtype: Any, parameters: tuple[tuple[str, Any], ...], segments: Any = None
+) -> Pair:
+    """An op and its backward on one shape, by parsed parameters."""
+    element = element_kind(dtype).value
+    held = dict(parameters)
+    both = (op, find(op.kind, "backward"))
+    return Pair(*(describe(one, element, shape, held, segments=segments) for one in both))
 
 
 def _no_where(op: Op, where: Any) -> None:
@@ -51,30 +59,21 @@ def _no_where(op: Op, where: Any) -> None:
         )
 
 
-@lru_cache(maxsize=4096)
-def _scan_pair(op: Op, shape: Any, dtype: Any, axis: Any, reverse: Any, ties: Any) -> Pair:
-    fields = {"scan_axis": axis, "reverse": reverse, "element": dtype}
-    extra = {} if ties is None else {"ties": ties}
-    return _pair(
-        p.ScanPlan.select(d.ScanDescriptor(op.kind, shape, **fields)),
-        p.ScanBackwardPlan.select(d.ScanBackwardDescriptor(op.kind, shape, **fields, **extra)),
-    )
-
-
 def run_scan(op: Op, x: Any, axis: Any, reverse: bool, ties: Any) -> Any:
     x = _float_array(x, "x")
     if axis is None:
         x, axis = x.reshape(-1), 0
-    return run(_scan_pair(op, x.shape, x.dtype, axis, reverse, ties), "forward", {"x": x})[0]
+    parameters = _parsed(op, axis=axis, reverse=reverse, ties=ties)
+    return run(_pair(op, x.shape, x.dtype, parameters), "forward", {"x": x})[0]
 
 
-@lru_cache(maxsize=4096)
-def _reduce_pair(op: Op, shape: Any, dtype: Any, axis: Any, correction: Any, ties: Any) -> Pair:
-    fields = {"reduce_axis": axis, "element": dtype, "correction": correction}
-    extra = {} if ties is None else {"ties": ties}
-    return _pair(
-        p.ReducePlan.select(d.ReduceDescriptor(op.kind, shape, **fields)),
-        p.ReduceBackwardPlan.select(d.ReduceBackwardDescriptor(op.kind, shape, **fields, **extra)),
+def _parsed(op: Op, **values: Any) -> tuple[tuple[str, Any], ...]:
+    """Parameters of an op or its backward in their one form, to be looked up by."""
+    declared = {p.name: p for p in (*find(op.kind, "backward").parameters, *op.parameters)}
+    return tuple(
+        (name, declared[name].parse(value, name))
+        for name, value in values.items()
+        if name in declared and value is not None
     )
 
 
@@ -83,7 +82,8 @@ def run_reduce(
 ) -> Any:
     _no_where(op, where)
     x = _float_array(x, "x")
-    pair = _reduce_pair(op, x.shape, x.dtype, _hashable(axis), correction, ties)
+    parameters = _parsed(op, axis=axis, correction=correction, ties=ties)
+    pair = _pair(op, x.shape, x.dtype, parameters)
     (y,) = run(pair, "forward", {"x": x})
     return y if keepdims else jnp.squeeze(y, pair.forward.axes)
 
@@ -99,11 +99,10 @@ def resolve_correction(ddof: Any, correction: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _softmax_pair(op: Op, shape: Any, dtype: Any, axis: Any) -> Pair:
-    axes = d.normalize_axes(axis, len(shape), "axis")
-    fields = {"softmax_axis": -1, "element": dtype}
-    forward = p.SoftmaxPlan.select(d.SoftmaxDescriptor(op.kind, shape, **fields))
-    backward = p.SoftmaxBackwardPlan.select(d.SoftmaxBackwardDescriptor(op.kind, shape, **fields))
-    return Pair(replace(forward._problem, axes=axes), replace(backward._problem, axes=axes))
+    """JAX takes several axes, which the kernels do too."""
+    axes = parse.normalized_axes(axis, len(shape), "axis")
+    pair = _pair(op, shape, dtype, ())
+    return Pair(replace(pair.forward, axes=axes), replace(pair.backward, axes=axes))
 
 
 def run_softmax(op: Op, x: Any, axis: Any, where: Any) -> Any:
@@ -115,11 +114,8 @@ def run_softmax(op: Op, x: Any, axis: Any, where: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _lerp_pair(op: Op, shape: Any, dtype: Any, weight: str) -> Pair:
-    fields = (op.kind, shape, dtype, float.fromhex(weight))
-    return _pair(
-        p.BinaryParamPlan.select(d.BinaryParamDescriptor(*fields)),
-        p.BinaryParamBackwardPlan.select(d.BinaryParamBackwardDescriptor(*fields)),
-    )
+    """By the weight's text: 0.0 equals -0.0 and NaN does not equal itself."""
+    return _pair.__wrapped__(op, shape, dtype, (("weight", float.fromhex(weight)),))
 
 
 def run_lerp(op: Op, a: Any, b: Any, weight: Any) -> Any:
@@ -134,29 +130,8 @@ def run_lerp(op: Op, a: Any, b: Any, weight: Any) -> Any:
     dtype = jnp.result_type(a, b)
     a, b = jnp.broadcast_arrays(_float_array(a.astype(dtype), "a"), b.astype(dtype))
     a, b = varying_alike(a, b)
-    # The weight is looked up by its text: 0.0 equals -0.0 and NaN does not equal itself.
     pair = _lerp_pair(op, a.shape, a.dtype, weight.hex())
     return run(pair, "forward", {"a": a, "b": b})[0]
-
-
-@lru_cache(maxsize=4096)
-def _segment_pair(
-    op: Op, rows: int, width: int, segments: int, dtype: Any, is_sorted: bool
-) -> Pair:
-    fields = (rows, width, segments, dtype, OutOfRange.DROP)
-    return _pair(_segment_plan(fields, is_sorted), _segment_backward_plan(fields, is_sorted))
-
-
-def _segment_plan(fields: tuple, is_sorted: bool) -> p.Plan:
-    if is_sorted:
-        return p.SegmentSumPlan.select(d.SegmentSumDescriptor(*fields))
-    return p.UnsortedSegmentSumPlan.select(d.UnsortedSegmentSumDescriptor(*fields))
-
-
-def _segment_backward_plan(fields: tuple, is_sorted: bool) -> p.Plan:
-    if is_sorted:
-        return p.SegmentSumBackwardPlan.select(d.SegmentSumBackwardDescriptor(*fields))
-    return p.UnsortedSegmentSumBackwardPlan.select(d.UnsortedSegmentSumBackwardDescriptor(*fields))
 
 
 def run_segment(
@@ -175,12 +150,14 @@ def run_segment(
         num_segments = int(np.asarray(_known(ids, "num_segments")).max(initial=-1)) + 1
     rest = data.shape[1:]
     width = math.prod(rest)
-    fields = (data.shape[0], width, num_segments, element_kind(data.dtype))
-    if parse_enum(OutOfRange, out_of_range, "out_of_range") is OutOfRange.RAISE:
+    shape, segments = (data.shape[0], width), parse.count(num_segments, "num_segments")
+    is_sorted = parse.flag(is_sorted, "indices_are_sorted")
+    if parse.out_of_range(out_of_range, "out_of_range") == "raise":
         known = np.asarray(_known(ids, 'out_of_range="raise"'))
-        plan = _segment_plan((*fields, OutOfRange.RAISE), bool(is_sorted))
-        plan.check_values({IDS: view(known, IDS)})
-    pair = _segment_pair(op, *fields, bool(is_sorted))
+        strict = _pair(op, shape, data.dtype, (("sorted", is_sorted),), segments)
+        Runnable(strict.forward, PlanPreference()).check_values({IDS: view(known, IDS)})
+    parameters = (("sorted", is_sorted), ("out_of_range", "drop"))
+    pair = _pair(op, shape, data.dtype, parameters, segments)
     values, ids = varying_alike(data.reshape(data.shape[0], width), ids)
     (output,) = run(pair, "forward", {pair.variables[0]: values, IDS: ids})
     return output.reshape(output.shape[0], *rest)

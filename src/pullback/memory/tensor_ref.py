@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..api.descriptors import _integer, normalize_shape
+from ..core import parse
 from ..errors import BufferTooSmallError, InvalidProblemError
 
 __all__ = ["TensorRef"]
@@ -59,8 +59,8 @@ class TensorRef:
         offset: int = 0,
     ) -> None:
         self.data = data
-        self.shape = normalize_shape(shape, "TensorRef shape", itemsize=1)
-        self.offset = _integer(offset, "TensorRef offset")
+        self.shape = parse.shape(shape, "TensorRef shape", itemsize=1)
+        self.offset = parse.integer(offset, "TensorRef offset")
         if stride is None:
             self.stride = _c_order(self.shape)
             return
@@ -68,7 +68,7 @@ class TensorRef:
             raise InvalidProblemError(
                 f"TensorRef stride: expected a tuple of integers, got {stride!r}"
             )
-        self.stride = tuple([_integer(step, "TensorRef stride") for step in stride])
+        self.stride = tuple([parse.integer(step, "TensorRef stride") for step in stride])
         if len(self.stride) != len(self.shape):
             raise InvalidProblemError(
                 f"TensorRef stride: expected {len(self.shape)} steps for shape {self.shape}, "

@@ -40,6 +40,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     **{str(kind): kind.numpy_dtype for kind in ElementKind},
     "i32": np.dtype(np.int32),
     "i64": np.dtype(np.int64),
+    "bool": np.dtype(np.bool_),
 }
 
 _SUPPORTED = "float32, float64, float16, bfloat16 (or int32, int64 for segment ids)"
@@ -377,6 +378,7 @@ def _torch_viewer(torch: Any) -> Callable[[Any, str], View]:
         torch.bfloat16: _known("bf16"),
         torch.int32: _known("i32"),
         torch.int64: _known("i64"),
+        torch.bool: _known("bool"),
     }
 
     def view_torch(obj: Any, name: str) -> View:

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..api import descriptors as d
-from ..api import plan as p
-from ..api.functions import FUNCTIONS, _kept
+from ..api.functions import FUNCTIONS, kept
 from ..core.catalog import find
 from ..core.declare import Op
+from ..core.problem import Problem, describe
 from ..errors import UnsupportedError
 from ..formulas.record import names_read
 from ..memory.view import View, view
@@ -137,9 +136,10 @@ class Family:
         """New tensors for the results."""
         return (torch.empty_like(tensors[-1]),)
 
-    def plan(self, op: Op, params: Parameters, *tensors: Tensor) -> p.Plan:
-        """The plan of a call."""
-        raise NotImplementedError
+    def problem(self, op: Op, params: Parameters, *tensors: Tensor) -> Problem:
+        """What a kernel runs for a call."""
+        shape = tuple(tensors[0].shape)
+        return describe(op, ELEMENTS[tensors[0].dtype], shape, self.keywords(op, params))
 
     def views(self, op: Op, params: Parameters, *tensors: Tensor) -> dict[str, View]:
         """Where operands lie: those that are read, then those that are written."""
@@ -192,19 +192,6 @@ class Scan(Family):
     def canonical(self, params: Parameters, x: Tensor) -> Parameters:
         return (one_dim(params[0], x.dim()), *params[1:])
 
-    def plan(self, op: Op, params: Parameters, *tensors: Tensor) -> p.Plan:
-        shape, element = tuple(tensors[0].shape), ELEMENTS[tensors[0].dtype]
-        fields = {"scan_axis": params[0], "reverse": params[1], "element": element}
-        if op.direction == "forward":
-            forward: p.Plan = p.ScanPlan.select(d.ScanDescriptor(op.kind, shape, **fields))
-            return forward
-        if self.ties:
-            fields["ties"] = params[2]
-        backward: p.Plan = p.ScanBackwardPlan.select(
-            d.ScanBackwardDescriptor(op.kind, shape, **fields)
-        )
-        return backward
-
     def keywords(self, op: Op, params: Parameters) -> dict[str, Any]:
         words = {"axis": params[0], "reverse": params[1]}
         if self.ties and op.direction == "backward":
@@ -231,17 +218,6 @@ class Softmax(Family):
 
     def canonical(self, params: Parameters, x: Tensor) -> Parameters:
         return (one_dim(params[0], x.dim()),)
-
-    def plan(self, op: Op, params: Parameters, *tensors: Tensor) -> p.Plan:
-        shape, element = tuple(tensors[0].shape), ELEMENTS[tensors[0].dtype]
-        fields = {"softmax_axis": params[0], "element": element}
-        if op.direction == "forward":
-            forward: p.Plan = p.SoftmaxPlan.select(d.SoftmaxDescriptor(op.kind, shape, **fields))
-            return forward
-        backward: p.Plan = p.SoftmaxBackwardPlan.select(
-            d.SoftmaxBackwardDescriptor(op.kind, shape, **fields)
-        )
-        return backward
 
     def keywords(self, op: Op, params: Parameters) -> dict[str, Any]:
         return {"axis": params[0]}
@@ -302,32 +278,21 @@ class Reduction(Family):
             return [1 if k in dims else n for k, n in enumerate(shape)]
         return [n for k, n in enumerate(shape) if k not in dims]
 
-    def plan(self, op: Op, params: Parameters, *tensors: Tensor) -> p.Plan:
-        element = ELEMENTS[tensors[0].dtype]
-        fields: dict[str, Any] = {"reduce_axis": params[0], "element": element}
-        if self.corrected:
-            fields["correction"] = params[2]
-        if op.direction == "forward":
-            forward: p.Plan = p.ReducePlan.select(
-                d.ReduceDescriptor(op.kind, tuple(tensors[0].shape), **fields)
-            )
-            return forward
-        if self.ties:
-            fields["ties"] = params[2]
-        backward: p.Plan = p.ReduceBackwardPlan.select(
-            d.ReduceBackwardDescriptor(op.kind, self._input_shape(params, tensors), **fields)
-        )
-        return backward
-
     def _input_shape(self, params: Parameters, tensors: Sequence[Tensor]) -> tuple[int, ...]:
         return tuple(tensors[1].shape) if "x" in self.saves else tuple(params[-1])
+
+    def problem(self, op: Op, params: Parameters, *tensors: Tensor) -> Problem:
+        shape = tuple(tensors[0].shape)
+        if op.direction == "backward":
+            shape = self._input_shape(params, tensors)
+        return describe(op, ELEMENTS[tensors[0].dtype], shape, self.keywords(op, params))
 
     def views(self, op: Op, params: Parameters, *tensors: Tensor) -> dict[str, View]:
         views = super().views(op, params, *tensors)
         rank = len(views["x" if op.direction == "forward" else "dx"].shape)
         for name in ("dy", "y"):
             if name in views:
-                views[name] = _kept(views[name], params[0], rank, name)
+                views[name] = kept(views[name], params[0], rank)
         return views
 
     def keywords(self, op: Op, params: Parameters) -> dict[str, Any]:
@@ -389,18 +354,6 @@ class Lerp(Family):
 
     def empty(self, op: Op, params: Parameters, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(torch.empty_like(tensors[0]) for _ in op.outputs)
-
-    def plan(self, op: Op, params: Parameters, *tensors: Tensor) -> p.Plan:
-        shape, element = tuple(tensors[0].shape), ELEMENTS[tensors[0].dtype]
-        if op.direction == "forward":
-            forward: p.Plan = p.BinaryParamPlan.select(
-                d.BinaryParamDescriptor(op.kind, shape, element, params[0])
-            )
-            return forward
-        backward: p.Plan = p.BinaryParamBackwardPlan.select(
-            d.BinaryParamBackwardDescriptor(op.kind, shape, element, params[0])
-        )
-        return backward
 
     def keywords(self, op: Op, params: Parameters) -> dict[str, Any]:
         return {"weight": params[0]}

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
+from ..api.plan import Runnable
 from ..core.declare import Op
+from ..core.vocabulary import PlanPreference
 from ..cpu.codegen.block import SCRATCH
 from ..cpu.launch import Launch, run_phases
 from ..errors import UnsupportedError
@@ -226,10 +228,10 @@ class Launcher:
             results = family.empty(op, params, *tensors)
             views = family.views(op, params, *tensors, *results)
             if all(0 not in v.shape for v in views.values()):
-                plan = family.plan(op, params, *tensors)
-                plan.check_views(views)
+                problem = family.problem(op, params, *tensors)
+                Runnable(problem, PlanPreference()).check(views)
                 strides = {n: v.strides for n, v in views.items()}
-                launch = Launch(plan._problem, strides, prepared.threads)
+                launch = Launch(problem, strides, prepared.threads)
                 prepared.set_launch(launch, self._names, results)
                 if results[0].shape != tensors[0].shape:
                     prepared.shape = results[0].shape

@@ -10,6 +10,7 @@ from typing import Any
 from ...api import descriptors as d
 from ...api import plan as p
 from ...api.functions import FUNCTIONS
+from ...core import parse
 from ...core.declare import Op, Role
 from ...core.vocabulary import ElementKind, PlanPreference
 from ...formulas.record import names_read
@@ -72,7 +73,7 @@ class Case:
         """The axes, non-negative and ascending; all of them where the op has none of its own."""
         if self.family == "lerp":
             return tuple(range(len(self.shape)))
-        return d.normalize_axes(self.axis, len(self.shape), "axis")
+        return parse.normalized_axes(self.axis, len(self.shape), "axis")
 
     @property
     def extent(self) -> int:

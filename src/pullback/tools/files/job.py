@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...api.descriptors import normalize_axes
+from ...core import parse
 from ...core.declare import Op, Role
 from ...errors import InvalidProblemError, UnsupportedError
 from ...memory.view import DTYPES
@@ -155,7 +155,7 @@ class Job:
         if shape is None:
             return None
         if self.op.operand(name).role is Role.ROW:
-            axes = normalize_axes(self.options.axis, len(shape), "axis")
+            axes = parse.normalized_axes(self.options.axis, len(shape), "axis")
             return tuple(1 if k in axes else n for k, n in enumerate(shape))
         return shape
 
