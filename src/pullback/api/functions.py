@@ -98,10 +98,14 @@ class Call:
         return None
 
     def _again(self, arrays: dict[str, Any], out: Any) -> Any:
+        targets: Any = (out,)
+        if len(self.outputs) > 1:
+            targets = (None,) * len(self.outputs) if out is None else out
+            if not isinstance(targets, (tuple, list)) or len(targets) != len(self.outputs):
+                return None
         operands = arrays.copy()
         for name in self.row_inputs:
             operands[name] = self._with_axes(operands[name])
-        targets = (out,) if len(self.outputs) == 1 else out or (None,) * len(self.outputs)
         results = []
         for (name, shape, is_row), target in zip(self.outputs, targets, strict=True):
             if target is None:
@@ -134,6 +138,8 @@ class Function:
         # The operand whose shape is that of the problem; where none is, whose type is.
         self.lead = elements[0] if elements else op.inputs[0]
         self.tells_shape = bool(elements)
+        # The operand whose type is the element type: where another differs, the other is wrong.
+        self.typed = next(o.name for o in op.reads if o.type is Type.ELEMENT)
         self.row_inputs = op.names(Role.ROW)
         self.row_outputs = tuple(o.name for o in op.writes if o.role is Role.ROW)
         self.is_segmented = any(o.role in (Role.IDS, Role.OFFSETS) for o in op.reads)
@@ -220,11 +226,11 @@ class Function:
         key: Values,
     ) -> Call:
         """The call for these operands, made when it is first met."""
-        lead = views[self.lead]
-        known = (lead.device, lead.dtype, shape, segments, key)
+        lead, dtype = views[self.lead], views[self.typed].dtype
+        known = (lead.device, dtype, shape, segments, key)
         call = self.calls.get(known)
         if call is None:
-            problem = describe(self.op, lead.dtype, shape, parameters, tuple(views), segments)
+            problem = describe(self.op, dtype, shape, parameters, tuple(views), segments)
             keeps = self._keeps(parameters, views, len(problem.shape))
             call = Call(_runnable_on(lead.device, problem), keeps)
             self._remember(known, call)

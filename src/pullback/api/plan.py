@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import platform
+import types
 from typing import Any, ClassVar, TypeVar
 
+from ..core.catalog import catalog
 from ..core.declare import Op, Type
 from ..core.problem import Problem
 from ..core.vocabulary import (
@@ -220,6 +223,19 @@ class Plan:
 
     Descriptor: ClassVar[type[d.Descriptor]]
 
+    def __init_subclass__(cls) -> None:
+        """Let ``run`` and ``can_implement`` show the operands of the class's ops by name."""
+        described = getattr(cls, "Descriptor", None)
+        if described is None:
+            return
+        for method, more in ((Plan.can_implement, ()), (Plan.run, ("workspace", "stream"))):
+            shown = types.FunctionType(
+                method.__code__, globals(), method.__name__, method.__defaults__
+            )
+            shown.__kwdefaults__, shown.__doc__ = method.__kwdefaults__, method.__doc__
+            shown.__signature__ = _signature(described, more)  # type: ignore[attr-defined]
+            setattr(cls, method.__name__, shown)
+
     def __init__(self, descriptor: d.Descriptor, preference: PlanPreference):
         self.descriptor, self.preference = descriptor, preference
         self._bare = Runnable(descriptor.problem(), preference)
@@ -374,6 +390,31 @@ class Plan:
 
 # What a backward takes whether it needs it or not.
 _SAVES = {"backward": ("x", "y")}
+
+
+def _signature(described: type[d.Descriptor], more: tuple[str, ...]) -> inspect.Signature:
+    """The operands of all ops that a descriptor may name, and what else a method takes."""
+    ops = [
+        op
+        for op in catalog()
+        if (op.family, op.direction) == (described.family, described.direction)
+    ]
+    names = dict.fromkeys(n for op in ops for n in (*op.inputs, *op.outputs))
+    always = {
+        n
+        for n in names
+        if all(n in (*op.inputs, *op.outputs) and not _may_skip(op, n) for op in ops)
+    }
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    shown = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    shown += [inspect.Parameter(n, keyword) for n in names if n in always]
+    rest = [*(n for n in names if n not in always), *more]
+    shown += [inspect.Parameter(n, keyword, default=None) for n in rest]
+    return inspect.Signature(shown)
+
+
+def _may_skip(op: Op, name: str) -> bool:
+    return op.operand(name).optional or (name in op.outputs and len(op.outputs) > 1)
 
 
 class _SegmentPlan(Plan):
