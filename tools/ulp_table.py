@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from pullback import catalog
-from pullback.core.declare import FLOATS, Op
+from pullback.core.declare import Op
+from pullback.core.elements import FLOATS
 from pullback.tools.bench.case import Case
 from pullback.tools.bench.operands import make_operands
 from pullback.tools.check.accuracy import describe, errors, oracle, result, torch_errors

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Any
 
 from ..formulas.record import Formula
+from .elements import FLOATS
 
-FLOATS = ("f32", "f64", "f16", "bf16")
 BACKENDS = ("numba", "triton")
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-import ml_dtypes
 import numpy as np
 
 from ..errors import InvalidProblemError, UnsupportedError
+from .elements import ELEMENTS
 
 __all__ = [
     "BackendKind",
@@ -60,20 +60,12 @@ class ElementKind(_Word):
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
-        return _NUMPY_DTYPES[self].itemsize
+        return ELEMENTS[self.value].itemsize
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The NumPy dtype; bf16 is ``ml_dtypes.bfloat16``."""
-        return _NUMPY_DTYPES[self]
-
-
-_NUMPY_DTYPES: Mapping[ElementKind, np.dtype[Any]] = {
-    ElementKind.F32: np.dtype(np.float32),
-    ElementKind.F64: np.dtype(np.float64),
-    ElementKind.F16: np.dtype(np.float16),
-    ElementKind.BF16: np.dtype(ml_dtypes.bfloat16),
-}
+        return ELEMENTS[self.value].dtype
 
 
 class ScanKind(_Word):
@@ -218,23 +210,15 @@ def parse_enum(enum_class: type[_EnumT], value: object, what: str) -> _EnumT:
 
 
 _ELEMENT_NAMES: Mapping[str, ElementKind] = {
-    "f32": ElementKind.F32,
-    "float32": ElementKind.F32,
-    "single": ElementKind.F32,
-    "f64": ElementKind.F64,
-    "float64": ElementKind.F64,
-    "double": ElementKind.F64,
-    "f16": ElementKind.F16,
-    "float16": ElementKind.F16,
-    "half": ElementKind.F16,
-    "bf16": ElementKind.BF16,
-    "bfloat16": ElementKind.BF16,
+    spelling: kind
+    for kind in ElementKind
+    for spelling in (kind.value, kind.numpy_dtype.name, *ELEMENTS[kind.value].spellings)
 }
 
 _ELEMENTS: dict[Any, ElementKind] = {
     **_ELEMENT_NAMES,
-    **{dtype: kind for kind, dtype in _NUMPY_DTYPES.items()},
-    **{dtype.type: kind for kind, dtype in _NUMPY_DTYPES.items()},
+    **{kind.numpy_dtype: kind for kind in ElementKind},
+    **{kind.numpy_dtype.type: kind for kind in ElementKind},
 }
 
 

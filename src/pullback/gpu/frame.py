@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import triton.language as tl
 
+from ..core.elements import ELEMENTS, FLOATS
 from ..formulas.record import (
     Formula,
     Monoid,
@@ -25,8 +26,9 @@ from .primitives import pick
 from .source import Source, compile_source
 
 CONSTANTS = ("extent", "correction", "weight")
-COMPUTE = {"f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float32", "bf16": "tl.float32"}
-STORED = {"f64": "tl.float64", "f32": "tl.float32", "f16": "tl.float16", "bf16": "tl.bfloat16"}
+STORED = {name: f"tl.{ELEMENTS[name].dtype.name}" for name in FLOATS}
+_WIDE = {"fp64": "tl.float64", "fp32": "tl.float32"}
+COMPUTE = {name: _WIDE[ELEMENTS[name].computes_in] for name in FLOATS}
 
 
 @dataclass(frozen=True)

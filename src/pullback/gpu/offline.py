@@ -17,9 +17,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import MockTensor, create_function_from_signature
 
+from ..core.elements import ELEMENTS
 from .steps import Step
 
-ELEMENTS = {"f32": "fp32", "f64": "fp64", "f16": "fp16", "bf16": "bf16"}
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
     "sm_90": GPUTarget("cuda", 90, 32),
@@ -100,7 +100,7 @@ def _type_of(pointer: str, element: str, ids: str) -> str:
         return ids
     if pointer in ("starts", "order", "found"):
         return "i64"
-    return "fp64" if pointer in ("workspace", "parts") else ELEMENTS[element]
+    return "fp64" if pointer in ("workspace", "parts") else ELEMENTS[element].triton
 
 
 def _number(pattern: str, text: str) -> int:

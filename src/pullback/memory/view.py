@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.elements import ELEMENTS
 from ..core.vocabulary import ElementKind
 from ..errors import InvalidProblemError, MisalignedOperandError, UnsupportedError
 from .dimensions import merge
@@ -35,13 +36,8 @@ __all__ = [
     "view",
 ]
 
-# Name -> NumPy dtype of everything an operand may hold; the integers are for segment ids.
-DTYPES: Mapping[str, np.dtype[Any]] = {
-    **{str(kind): kind.numpy_dtype for kind in ElementKind},
-    "i32": np.dtype(np.int32),
-    "i64": np.dtype(np.int64),
-    "bool": np.dtype(np.bool_),
-}
+# Name -> NumPy dtype of everything an operand may hold.
+DTYPES: Mapping[str, np.dtype[Any]] = {name: e.dtype for name, e in ELEMENTS.items()}
 
 _SUPPORTED = "float32, float64, float16, bfloat16 (or int32, int64 for segment ids)"
 
@@ -76,7 +72,7 @@ class View:
     element : ElementKind or None
         Element type; None for integer ids.
     dtype : str
-        "f32", "f64", "f16", "bf16", "i32" or "i64".
+        A key of :data:`DTYPES`.
     itemsize : int
         Bytes per element.
     device : str
@@ -371,15 +367,7 @@ def _view_tensor_ref(ref: TensorRef, name: str) -> View:
 
 
 def _torch_viewer(torch: Any) -> Callable[[Any, str], View]:
-    known = {
-        torch.float32: _known("f32"),
-        torch.float64: _known("f64"),
-        torch.float16: _known("f16"),
-        torch.bfloat16: _known("bf16"),
-        torch.int32: _known("i32"),
-        torch.int64: _known("i64"),
-        torch.bool: _known("bool"),
-    }
+    known = {_torch_dtype(torch, name): _known(name) for name in DTYPES}
 
     def view_torch(obj: Any, name: str) -> View:
         try:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..api.functions import FUNCTIONS, kept
+from ..core import elements
 from ..core.catalog import find
 from ..core.declare import Op
 from ..core.problem import Problem, describe
@@ -27,12 +28,7 @@ from .formulas import evaluate
 Parameters = tuple[Any, ...]
 Batch = tuple[Tensor, int | None]
 
-ELEMENTS = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-}
+ELEMENTS = {getattr(torch, e.dtype.name): e.name for e in elements.ELEMENTS.values() if e.is_float}
 
 
 def one_dim(dim: Any, rank: int) -> int:

@@ -12,14 +12,23 @@ from llvmlite import binding, ir
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 
+from ...core.elements import ELEMENTS
 from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, constant, splat
 
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
 I16 = ir.IntType(16)
 
-ITEMSIZE = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
+ITEMSIZE = {name: element.itemsize for name, element in ELEMENTS.items()}
 _MASK = ir.VectorType(ir.IntType(1), LANES)
-_STORAGE = {"f64": DOUBLE, "f32": FLOAT, "f16": I16, "bf16": I16}
+_STORAGE = {
+    "f64": DOUBLE,
+    "f32": FLOAT,
+    "f16": I16,
+    "bf16": I16,
+    "i32": I32,
+    "i64": I64,
+    "bool": ir.IntType(8),
+}
 
 
 # Both conversions, and what LLVM calls where the target has no instruction for them: functions that
@@ -130,9 +139,14 @@ def from_float(builder, v, element: str, native_half: bool):
 
 
 def widen(builder, v, element: str, native_half: bool):
-    """Eight stored elements as eight float64."""
+    """Eight stored elements as eight float64; a bool as 1.0 or 0.0."""
     if element == "f64":
         return v
+    if element in ("i32", "i64"):
+        return builder.sitofp(v, DOUBLES)
+    if element == "bool":
+        there = builder.icmp_unsigned("!=", v, ir.Constant(v.type, None))
+        return builder.uitofp(there, DOUBLES)
     return builder.fpext(to_float(builder, v, element, native_half), DOUBLES)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...core.catalog import OPS, catalog
-from ...core.declare import FLOATS, Op
+from ...core.declare import Op
+from ...core.elements import FLOATS
 from ...errors import UnsupportedError
 from .case import Case
 

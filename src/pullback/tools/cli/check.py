@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ...core.catalog import catalog
-from ...core.declare import FLOATS
+from ...core.elements import FLOATS
 from ..bench import named_ops
 from . import tables
 from .output import FILE, console, ensure_writable, steps, write_atomically, write_json

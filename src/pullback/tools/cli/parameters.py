@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ...core.catalog import OPS
-from ...core.declare import FLOATS
+from ...core.elements import FLOATS
 from ...core.vocabulary import element_kind
 from ...errors import PullbackError
 

@@ -7,7 +7,7 @@ import time
 import click
 
 from ...core.catalog import catalog
-from ...core.declare import FLOATS
+from ...core.elements import FLOATS
 from ..bench import named_ops
 from ..bench.warm import LAYOUTS, cached_kernels, warm_cases, warm_up
 from .output import console, steps

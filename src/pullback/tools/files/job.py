@@ -15,6 +15,7 @@ import numpy as np
 
 from ...core import parse
 from ...core.declare import Op, Role
+from ...core.elements import FLOATS
 from ...errors import InvalidProblemError, UnsupportedError
 from ...memory.view import DTYPES
 from ..bench.case import Case
@@ -23,7 +24,6 @@ from .running import Run, Summary
 from .targets import check_apart, check_target, held
 
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
-_DTYPES = ("f32", "f64", "f16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ class Job:
         op, o = self.op, self.options
         lead = next(n for n in op.inputs if n != "segment_ids")
         element = _ELEMENTS[arrays[lead].dtype]
-        if element not in _DTYPES:
-            raise UnsupportedError(f"{lead}: expected one of {', '.join(_DTYPES)}, got {element}")
+        if element not in FLOATS:
+            raise UnsupportedError(f"{lead}: expected one of {', '.join(FLOATS)}, got {element}")
         if o.dtype not in (None, element):
             raise InvalidProblemError(f"{lead}: expected {o.dtype} as --dtype says, got {element}")
         for name, array in arrays.items():
