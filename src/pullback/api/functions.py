@@ -19,6 +19,7 @@ from ..core.problem import Problem, describe
 from ..core.vocabulary import BackendKind, PlanPreference
 from ..errors import InvalidProblemError, UnsupportedError
 from ..memory.dimensions import merge
+from ..memory.overlap import overlaps, self_overlaps
 from ..memory.view import (
     DTYPES,
     View,
@@ -170,6 +171,8 @@ class Function:
             targets = self._targets(out, like, lead, wanted)
             views |= {name: target.view for name, target in targets.items()}
             cuts = _cut_into_rows(self.op, views)
+            if len(cuts) > 1:
+                self._check_apart(views)
             if cuts:
                 width = cuts[0][self.lead].shape[1]
                 call = self._call(views, (shape[0], width), segments, parameters, key)
@@ -187,6 +190,21 @@ class Function:
                 self._remember(key, call)
         results = [target.result() for target in targets.values()]
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _check_apart(self, views: dict[str, View]) -> None:
+        """Raise for an output whose cuts, each in order alone, overlap each other or an operand."""
+        for output in self.op.outputs:
+            out = views[output]
+            if self_overlaps(out):
+                raise InvalidProblemError(
+                    f"out: expected an output without overlapping elements, got strides "
+                    f"{out.strides} for shape {out.shape}"
+                )
+            for name, v in views.items():
+                if name != output and overlaps(out, v):
+                    raise InvalidProblemError(
+                        f"out: expected an output apart from {name}, got memory that overlaps it"
+                    )
 
     def _view(self, array: Any, name: str) -> View:
         v = view_of(array, name)
