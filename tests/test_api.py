@@ -12,8 +12,7 @@ import pullback as pb
 from cells import OPS, PLANS, SEGMENT_PLANS
 from grid import default
 from pullback import oracle
-from pullback.api import functions as functional
-from pullback.api import repeated
+from pullback.api import functions
 from pullback.cpu import pool
 
 SCAN = "(x, axis=-1, *, reverse=False, out=None)"
@@ -176,8 +175,7 @@ def _with_y(saves: dict, y: np.ndarray) -> dict:
 
 def forget() -> None:
     """Clear what functions remember of earlier calls."""
-    repeated._calls.clear()
-    functional._plans.clear()
+    functions.forget()
 
 
 def test_lists_and_enums_are_welcome():

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pullback as pb
-from pullback.api import functions as functional
-from pullback.api import repeated
+from pullback.api import functions
 
 X = np.array([[1.0, 3.0, 3.0], [2.0, 5.0, 4.0]])
 ONES = np.ones(3)
@@ -81,8 +80,7 @@ VALUES = [
 
 def forget() -> None:
     """Clear what functions remember of earlier calls."""
-    repeated._calls.clear()
-    functional._plans.clear()
+    functions.forget()
 
 
 def outcome(call: Callable[[Any], Any], value: Any) -> tuple[Any, ...]:
