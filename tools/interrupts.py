@@ -157,7 +157,9 @@ def interrupt_runs(count: int, seed: int) -> str:
         expected = finish()
         duration = time.monotonic() - start
         for k in range(count):
-            process = subprocess.Popen(command, cwd=where, stderr=subprocess.PIPE, text=True)
+            process = subprocess.Popen(
+                command, cwd=where, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
             try:
                 process.wait(rng.uniform(0.2, 1.0) * duration)
             except subprocess.TimeoutExpired:

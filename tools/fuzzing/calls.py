@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 import pullback as pb
-from cells import as_tuple, same_bytes
+from cells import as_tuple
 from fuzzing.cases import Case
-from fuzzing.compare import find_wrong
+from fuzzing.compare import find_wrong, same_results
 from fuzzing.definitions import expected
 from fuzzing.memory import Arena, Placed
 
@@ -103,7 +103,7 @@ def again(case: Case) -> tuple[Any, ...]:
     first = call_function(case, arrays, None)
     second = call_function(case, arrays, None)
     for a, b in zip(first, second, strict=True):
-        if not same_bytes(np.asarray(a), np.asarray(b)):
+        if not same_results(np.asarray(a), np.asarray(b)):
             raise Wrong("the same call gave other bytes the second time")
     return second
 
@@ -135,7 +135,7 @@ def run(case: Case, memory: Memory) -> None:
         if wrong:
             raise Wrong(f"{name}: {wrong}")
     for name, a, b in zip(names, plain, again(case), strict=True):
-        if not same_bytes(a, np.asarray(b)):
+        if not same_results(a, np.asarray(b)):
             raise Wrong(
                 f"{name} has other bytes from packed operands and {case.other_threads} threads"
             )

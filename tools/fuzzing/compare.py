@@ -31,6 +31,15 @@ SMALLEST = LONG(2) ** -1074
 OVERFLOWS = LONG(2) ** 1022
 
 
+def same_results(a: Any, b: Any) -> bool:
+    """Whether two results have the same bytes; which nan a nan is, is not promised."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    one = np.array(np.nan, a.dtype)
+    pair = [np.where(np.isnan(r), one, r) for r in (a, b)]
+    return bool(pair[0].tobytes() == pair[1].tobytes())
+
+
 def last_place(value: Any, element: str) -> Any:
     """The distance of neighbours of the element type at a value."""
     precision, least, _ = FORMATS[element]
