@@ -83,9 +83,9 @@ def correction(value: object, what: str) -> int | float:
     return int(number) if number.is_integer() else number
 
 
-def ties(value: object, what: str) -> str:
-    """The name of a ties policy; whether an op has it is for the op to say."""
-    return parse_enum(Ties, value, what).value
+def ties(value: object, what: str) -> str | None:
+    """The name of a ties policy, None for the default; which an op has is for the op to say."""
+    return None if value is None else parse_enum(Ties, value, what).value
 
 
 def out_of_range(value: object, what: str) -> str:
@@ -109,11 +109,15 @@ def axes(value: object, what: str) -> int | tuple[int, ...] | None:
 
 def shape(value: Iterable[Any], what: str, itemsize: int = 8) -> tuple[int, ...]:
     """A tuple of non-negative ints whose product can be addressed."""
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        items = list(value)
+    except TypeError:
         raise InvalidProblemError(
             f"{what}: expected a tuple of integers, got {value!r} of type {type(value).__name__}"
-        )
-    dims = tuple([integer(dim, what) for dim in value])
+        ) from None
+    dims = tuple([integer(dim, what) for dim in items])
     if len(dims) > MAX_RANK:
         raise InvalidProblemError(f"{what}: expected rank at most {MAX_RANK}, got {len(dims)}")
     span = itemsize

@@ -195,6 +195,8 @@ def _parsed(parameter: Parameter, parameters: Mapping[str, Any], what: str) -> A
         # The shape is asked for where no operand tells it, and who describes a problem has it.
         return None
     value = parameter.parse(value, what)
+    if parameter.choices and value is None:
+        return parameter.default
     if parameter.choices and value not in parameter.choices:
         names = ", ".join(map(str, parameter.choices))
         raise UnsupportedError(f"{what}: expected one of {names}, got {value!r}")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pullback.outofcore import files, transfer
-from pullback.outofcore.blocks import chunks
+from pullback.tools.files import files, transfer
+from pullback.tools.files.blocks import chunks
 
 ARRAY = np.arange(5 * 7 * 6 * 4, dtype=np.float32).reshape(5, 7, 6, 4)
 
