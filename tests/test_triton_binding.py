@@ -10,15 +10,16 @@ from cells import OPS
 from pullback.cpu.codegen.elementary import primitives_for
 from pullback.cpu.codegen.lanes import traced
 from pullback.formulas import primitives
-from pullback.formulas.record import functions_of
+from pullback.formulas.bind import primitives_of
+from pullback.formulas.record import functions_of, parameters
 
 pytest.importorskip("triton")
 
-from pullback.gpu.bind import bind, parameters, primitives_of
+from pullback.gpu.bind import bind
 from pullback.gpu.primitives import PRIMITIVES
 from triton_cells import launch_of, segment_steps
 
-RECORDS = [(name, ties) for name, op in OPS.items() for ties in op.selections()]
+RECORDS = [(name, selection) for name, op in OPS.items() for selection in op.selections()]
 
 
 def codes(function) -> dict[str, types.CodeType]:
@@ -31,24 +32,25 @@ def codes(function) -> dict[str, types.CodeType]:
     return found
 
 
-def kernels(name: str, ties: str | None) -> list:
+def kernels(name: str, selection: tuple) -> list:
     op = OPS[name]
+    ties = selection[0] if selection else None
     steps = segment_steps(name, "f32") if op.family == "segment" else None
     return [s.kernel for s in steps or launch_of(name, "f32", ties=ties).steps]
 
 
-@pytest.mark.parametrize(("name", "ties"), RECORDS)
-def test_both_compilers_bind_the_same_functions(name, ties):
-    for function in functions_of(OPS[name].record(ties)):
+@pytest.mark.parametrize(("name", "selection"), RECORDS)
+def test_both_compilers_bind_the_same_functions(name, selection):
+    for function in functions_of(OPS[name].record(selection)):
         assert bind(function).fn.__code__ is function.__code__
         assert traced(function, primitives_for("f32")).__code__ is function.__code__
 
 
-@pytest.mark.parametrize(("name", "ties"), RECORDS)
-def test_kernels_call_nothing_but_the_record_and_the_primitives(name, ties):
+@pytest.mark.parametrize(("name", "selection"), RECORDS)
+def test_kernels_call_nothing_but_the_record_and_the_primitives(name, selection):
     """The globals of a generated kernel lead to the record's code, and to no other formula."""
     wanted: dict[str, types.CodeType] = {}
-    for function in functions_of(OPS[name].record(ties)):
+    for function in functions_of(OPS[name].record(selection)):
         wanted |= codes(function)
     own = {id(p) for p in PRIMITIVES.values()}
     reached: dict[str, types.CodeType] = {}
@@ -61,13 +63,13 @@ def test_kernels_call_nothing_but_the_record_and_the_primitives(name, ties):
             reached[f"{value.fn.__module__}.{value.fn.__qualname__}"] = code
             follow(value.fn)
 
-    for kernel in kernels(name, ties):
+    for kernel in kernels(name, selection):
         if "kernels" in kernel.fn.__module__:
             follow(kernel.fn)
     assert set(reached) <= set(wanted)
     for where, code in reached.items():
         assert code is wanted[where]
-    if functions_of(OPS[name].record(ties)):
+    if functions_of(OPS[name].record(selection)):
         assert reached
 
 
@@ -75,8 +77,8 @@ def test_every_primitive_has_a_triton_version():
     assert set(PRIMITIVES) == set(primitives.PRIMITIVES)
     used = {
         p
-        for name, ties in RECORDS
-        for f in functions_of(OPS[name].record(ties))
+        for name, selection in RECORDS
+        for f in functions_of(OPS[name].record(selection))
         for p in primitives_of(f)
     }
     assert used <= set(PRIMITIVES)

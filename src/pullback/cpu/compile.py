@@ -29,6 +29,7 @@ from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
 
+from ..formulas.bind import names_used
 from ..formulas.record import Formula, functions_of
 from . import disk
 from .codegen.jit import kernel_key
@@ -79,8 +80,7 @@ def code_digest(functions: tuple[Callable, ...]) -> str:
         seen.add(id(function))
         code = function.__code__
         digest.update(code.co_code + repr((code.co_consts, code.co_names)).encode())
-        for name in code.co_names:
-            value = function.__globals__.get(name)
+        for name, value in names_used(function).items():
             if isinstance(value, types.FunctionType):
                 add(value)
             elif not isinstance(value, types.ModuleType):

@@ -20,7 +20,18 @@ from ..core.problem import Problem
 from ..formulas.record import RowFormula, ScanFormula, in_float64, is_pointwise, names_read
 from ..memory.dimensions import merge
 from . import pool
-from .codegen.block import CONSTANT_NAMES, CONSTANTS, OPERANDS, PARTS, SCRATCH, STRAINED, STREAMED
+from .codegen.block import (
+    CONSTANT_NAMES,
+    CONSTANTS,
+    FRONT,
+    OPERANDS,
+    ORIGIN,
+    PARTS,
+    SCRATCH,
+    STRAINED,
+    STREAMED,
+    TURN,
+)
 from .codegen.lanes import LANES
 from .codegen.operands import Operands
 from .codegen.storage import ITEMSIZE
@@ -312,10 +323,12 @@ class Launch:
         walked = sum(op.writes[w].role is Role.ELEMENT for w in written)
         layout = choose_layout(problem, table, len(full), walked)
         self._offsets = [0] * len(table)
+        origin, turn = 0, 1
         if isinstance(formula, ScanFormula):
             # Backwards along the axis: start at the far end with the stride turned round.
             alone_against = formula.against and formula.prefix is None
             if problem.reverse != alone_against:
+                origin, turn = problem.extent - 1, -1
                 for o, s in enumerate(layout.axis_strides):
                     self._offsets[o] = (layout.axis_sizes[0] - 1) * s[0]
                     s[0] = -s[0]
@@ -341,6 +354,8 @@ class Launch:
         held = problem.constants
         constants = [held.get(name, 0.0) for name in CONSTANT_NAMES]
         head[CONSTANTS : CONSTANTS + 3] = [_bits(v) for v in constants]
+        head[FRONT] = _bits(float(problem.extent - 1 if problem.reverse else 0))
+        head[ORIGIN], head[TURN] = origin, turn
         if layout.column_strides:
             head[OPERANDS + 1 :: 2] = layout.column_strides
         body = head + layout.outer_sizes + [v for s in layout.outer_strides for v in s]

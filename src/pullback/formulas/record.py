@@ -14,7 +14,6 @@ Parameters of the functions in a record are found by name. A name is
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -191,13 +190,3 @@ def is_pointwise(formula: Formula) -> bool:
 
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
     return [monoid.lift, monoid.combine] if monoid else []
-
-
-def specialise(function: Callable, **names: Callable) -> Callable:
-    """The same function with some of the names it calls bound to other functions."""
-    bound = types.FunctionType(
-        function.__code__, {**function.__globals__, **names}, function.__name__
-    )
-    suffix = "_".join(f.__name__ for f in names.values())
-    bound.__qualname__ = bound.__name__ = f"{function.__name__}_{suffix}"
-    return bound

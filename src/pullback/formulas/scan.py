@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .bind import specialise
 from .folds import (
     PEAK,
     PRODUCT,
@@ -19,7 +20,7 @@ from .folds import (
     scaled_sum,
 )
 from .primitives import INF, NOWHERE, absolute, exp, exponent, isnan, ldexp, log, mantissa, where
-from .record import Monoid, Quiet, Scaled, ScanFormula, specialise
+from .record import Monoid, Quiet, Scaled, ScanFormula
 
 RECURRENCE = ("factor", "passed")
 
@@ -113,18 +114,18 @@ def less_or_equal(x, before):
 beats = greater
 
 
-def begins(x, before, index):
+def begins(x, before, first):
     """Whether a new extreme begins here; ``beats`` is bound for each kind and ties policy."""
-    return (index == 0) | beats(x, before) | (isnan(x) & (before == before))
+    return first | beats(x, before) | (isnan(x) & (before == before))
 
 
-def extreme_step(dy, x, before, index):
-    here = begins(x, before, index)
+def extreme_step(dy, x, before, first):
+    here = begins(x, before, first)
     return where(here, 0.0, 1.0), where(here, 0.0, dy)
 
 
-def extreme_backward(dy, x, before, index, passed):
-    return where(begins(x, before, index), dy + passed, 0.0)
+def extreme_backward(dy, x, before, first, passed):
+    return where(begins(x, before, first), dy + passed, 0.0)
 
 
 def extreme_backward_formula(beating, extreme):
@@ -192,4 +193,5 @@ LOGCUMSUMEXP_BACKWARD = ScanFormula(
     logcumsumexp_backward,
     inclusive=False,
     against=True,
+    before=(("y", -INF),),
 )

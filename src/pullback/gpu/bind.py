@@ -7,14 +7,11 @@ globals it looks names up in are new.
 from __future__ import annotations
 
 import math
-import types
-from collections.abc import Callable
-from functools import cache
 
 import triton
 import triton.language as tl
 
-from ..formulas.primitives import PRIMITIVES as NAMES
+from ..formulas.bind import Binder
 from .primitives import PRIMITIVES
 
 
@@ -34,34 +31,4 @@ def _constant(value: float):
     return _Nan(value) if math.isnan(value) else tl.constexpr(value)
 
 
-@cache
-def bind(function: Callable):
-    """The jitted function of a formula function."""
-    names = {"__name__": function.__module__, "__builtins__": __builtins__, "tl": tl}
-    for name in function.__code__.co_names:
-        value = function.__globals__.get(name)
-        if name in NAMES:
-            names[name] = PRIMITIVES[name]
-        elif isinstance(value, types.FunctionType):
-            names[name] = bind(value)
-        elif isinstance(value, (int, float)):
-            names[name] = _constant(value)
-    # The name of the source is kept for those who look for it there; the qualified name tells
-    # specialised functions apart.
-    bound = types.FunctionType(function.__code__, names, function.__code__.co_name)
-    bound.__qualname__ = function.__qualname__
-    bound.__module__ = function.__module__
-    return triton.jit(bound)
-
-
-@cache
-def primitives_of(function: Callable) -> frozenset[str]:
-    """The primitives that a formula function calls, itself or through others."""
-    found = set()
-    for name in function.__code__.co_names:
-        value = function.__globals__.get(name)
-        if name in NAMES:
-            found.add(name)
-        elif isinstance(value, types.FunctionType):
-            found |= primitives_of(value)
-    return frozenset(found)
+bind = Binder(PRIMITIVES, wrap=triton.jit, constant=_constant)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import triton.language as tl
 
 from ..core.elements import ELEMENTS, FLOATS
+from ..formulas.bind import primitives_of
 from ..formulas.record import (
     Formula,
     Monoid,
@@ -21,7 +22,7 @@ from ..formulas.record import (
     functions_of,
     parameters,
 )
-from .bind import bind, primitives_of
+from .bind import bind
 from .primitives import pick
 from .source import Source, compile_source
 
@@ -181,10 +182,11 @@ class Frame:
         """What is known from the start, per row or spread over a tile."""
         return {n: f"{level}_{n}" for n in (*self.shape.row, *self.constants)}
 
-    def position(self, axis: str) -> str:
-        """Positions along the axis in forward order, as floats; ``axis`` are those in memory."""
-        order = f"(length - 1 - ({axis}))" if self.shape.backwards else f"({axis})"
-        return f"{order}.to({'tl.float64' if self.shape.long else self.compute})"
+    def places(self, axis: str) -> dict[str, str]:
+        """What formulas know of positions of the axis: the index as a float, and which is first."""
+        index = f"({axis}).to({'tl.float64' if self.shape.long else self.compute})"
+        front = "length - 1" if self.shape.backwards else "0"
+        return {"index": index, "first": f"(({axis}) == {front})"}
 
     def stand(self, start: str) -> None:
         """Positions of a block along the axis."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from ..formulas.record import Monoid, Pass, RowFormula
-from .bind import primitives_of
+from ..formulas.bind import primitives_of
+from ..formulas.record import Monoid, Pass, RowFormula, names_read
 from .frame import Frame, Shape, literal, reads
 from .tiles import STEPS
 
@@ -35,7 +35,7 @@ def make_rows_kernel(
 class _Rows(Frame):
     def __init__(self, formula, shape, extra, phase: str, whole: bool):
         super().__init__(formula, shape, extra)
-        self.phase, self.whole = phase, whole
+        self.phase, self.whole, self.asked = phase, whole, names_read(formula)
         closes = [primitives_of(step.close) for step in formula.passes if step.close]
         self.scales = any("power_of_two" in names for names in closes)
         # A square root brings back what its square would lose, unless the formula has scaled it.
@@ -89,13 +89,15 @@ class _Rows(Frame):
         return self.finish(name)
 
     def fetch(self, wanted) -> None:
-        """Load full operands and the position at the present block."""
+        """Load full operands at the present block, and what formulas ask of its positions."""
         for n in self.shape.full:
             if n in wanted:
                 self.load(f"tile_{n}", n, "axis", "here")
                 self.per_tile[n] = f"tile_{n}"
-        self.source(f"tile_index = {self.lanes(self.position('axis'))}")
-        self.per_tile["index"] = "tile_index"
+        for n, text in self.places("axis").items():
+            if n in self.asked:
+                self.source(f"tile_{n} = {self.lanes(text)}")
+                self.per_tile[n] = f"tile_{n}"
 
     def apply(self) -> None:
         results = [f"result_{n}" for n in self.shape.outputs]

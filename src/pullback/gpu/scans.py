@@ -156,10 +156,10 @@ class _Scan(Frame):
             else:
                 load(name, n, position, mask)
             held[n] = name
-        if "index" in wanted:
-            text = self.position(position)
-            self.source(f"{tag}_index = {text if per_unit else self.lanes(f'({text})')}")
-            held["index"] = f"{tag}_index"
+        for n, text in self.places(position).items():
+            if n in wanted:
+                self.source(f"{tag}_{n} = {text if per_unit else self.lanes(f'({text})')}")
+                held[n] = f"{tag}_{n}"
         return held
 
     def aside(self, ascends: bool, name: str) -> tuple[str, str]:

@@ -17,7 +17,9 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ..errors import UnsupportedError
+from ..formulas.arrays import evaluate
 from . import lowering
+from .arrays import JAX
 from .pairs import IDS, Pair, batched, repeated
 
 run_p = Primitive("pullback")
@@ -111,9 +113,7 @@ def _pushed(*operands, pair: Pair, variables: tuple[str, ...]) -> list[Any]:
 
 
 def _pulled(pair: Pair, operands: dict[str, Any]) -> tuple[Any, ...]:
-    from . import traced  # brings Numba in, which importing pullback.jax should not
-
-    return traced.backward(pair.backward, operands)
+    return evaluate(pair.backward, operands, JAX)
 
 
 def _run_jvp(primals, tangents, *, pair, direction, outputs):

@@ -21,9 +21,10 @@ from ..core.catalog import find
 from ..core.declare import Op
 from ..core.problem import Problem, describe
 from ..errors import UnsupportedError
+from ..formulas.arrays import evaluate
 from ..formulas.record import names_read
 from ..memory.view import View, view
-from .formulas import evaluate
+from .arrays import TORCH
 
 Parameters = tuple[Any, ...]
 Batch = tuple[Tensor, int | None]
@@ -163,6 +164,19 @@ class Family:
             f"type or dtype calls for"
         )
 
+    def by_formula(
+        self,
+        op: Op,
+        shape: tuple[int, ...],
+        dims: tuple[int, ...],
+        *tensors: Tensor,
+        **rest: Any,
+    ) -> tuple[Tensor, ...]:
+        """The results of an op along ``dims``, by its formula on tensors of those shapes."""
+        element = ELEMENTS.get(tensors[0].dtype, "f64")
+        problem = Problem(op, element, shape, dims, **rest)
+        return evaluate(problem, dict(zip(self.operands(op), tensors, strict=True)), TORCH)
+
     def batched(self, op: Op, params: Parameters, size: int, batches: list[Batch]) -> BatchedCall:
         """A call on every example of a batch as one call."""
         tensors = [_front(t, k, size) for t, k in batches]
@@ -195,11 +209,10 @@ class Scan(Family):
         return words
 
     def evaluated(self, op: Op, params: Parameters, *tensors: Tensor) -> Any:
-        ties = params[2] if op.ties else None
-        operands = dict(zip(self.operands(op), tensors, strict=True))
+        selection = params[2:] if op.ties else ()
         shape = tuple(tensors[0].shape)
         dims = params[:1] if shape else ()
-        return evaluate(op, ties, operands, shape, dims, reverse=params[1])[0]
+        return self.by_formula(op, shape, dims, *tensors, selection=selection, reverse=params[1])[0]
 
     def shifted(self, op: Op, params: Parameters, size: int) -> Parameters:
         return (params[0] + 1, *params[1:])
@@ -219,9 +232,8 @@ class Softmax(Family):
         return {"axis": params[0]}
 
     def evaluated(self, op: Op, params: Parameters, *tensors: Tensor) -> Any:
-        operands = dict(zip(self.operands(op), tensors, strict=True))
         shape = tuple(tensors[0].shape)
-        return evaluate(op, None, operands, shape, params if shape else ())[0]
+        return self.by_formula(op, shape, params if shape else (), *tensors)[0]
 
     def shifted(self, op: Op, params: Parameters, size: int) -> Parameters:
         return (params[0] + 1,)
@@ -317,15 +329,13 @@ class Reduction(Family):
         dims = params[0]
         forward = op.direction == "forward"
         shape = tuple(tensors[0].shape) if forward else self._input_shape(params, tensors)
-        operands = dict(zip(self.operands(op), tensors, strict=True))
-        for name in operands.keys() & {"dy", "y"}:
-            operands[name] = self._unsqueezed(operands[name], dims, len(shape))
-        constants = {"correction": float(params[2])} if self.corrected else {}
-        ties = params[2] if op.ties else None
-        (result,) = evaluate(op, ties, operands, shape, dims, **constants)
-        if forward:
-            return result if params[1] else result.reshape(self.reduced_shape(shape, dims, False))
-        return result.expand(shape)
+        tensors = tuple(self._unsqueezed(t, dims, len(shape)) for t in tensors)
+        data = (("correction", float(params[2])),) if self.corrected else ()
+        selection = params[2:3] if op.ties else ()
+        (result,) = self.by_formula(op, shape, dims, *tensors, selection=selection, data=data)
+        if forward and not params[1]:
+            return result.reshape(self.reduced_shape(shape, dims, False))
+        return result
 
     @staticmethod
     def _unsqueezed(t: Tensor, dims: tuple[int, ...], rank: int) -> Tensor:
@@ -358,10 +368,9 @@ class Lerp(Family):
         return FUNCTIONS[op.name](*tensors, **self.keywords(op, params))
 
     def evaluated(self, op: Op, params: Parameters, *tensors: Tensor) -> Any:
-        operands = dict(zip(self.operands(op), tensors, strict=True))
         shape = tuple(tensors[0].shape)
         dims = tuple(range(len(shape)))
-        results = evaluate(op, None, operands, shape, dims, weight=params[0])
+        results = self.by_formula(op, shape, dims, *tensors, data=(("weight", params[0]),))
         return results[0] if len(results) == 1 else results
 
     def batched(self, op: Op, params: Parameters, size: int, batches: list[Batch]) -> BatchedCall:

@@ -41,10 +41,17 @@ from .vectors import (
 
 def element_emitter(function: Callable, primitives, full, row, known, constants=None):
     """``emit(builder, index, const, full, row, known)`` of a formula function, from lists."""
-    names = Names(
-        constants, index=("index",), const=CONSTANT_NAMES, full=full, row=row, known=known
-    )
-    return emit_call(traced(function, primitives), names)
+    places = ("index", "first") if "first" in parameters(function) else ("index",)
+    names = Names(constants, index=places, const=CONSTANT_NAMES, full=full, row=row, known=known)
+    emit_placed = emit_call(traced(function, primitives), names)
+
+    def emit(builder, index, const, full, row, known):
+        if "first" in places:
+            here, front = (Lanes(builder, v) for v in (index[0], const[len(CONSTANT_NAMES)]))
+            index = [*index, here == front]
+        return emit_placed(builder, index=index, const=const, full=full, row=row, known=known)
+
+    return emit
 
 
 def per_element(
@@ -118,7 +125,8 @@ def constant_components(monoid: Monoid, identity, primitives) -> dict[int, float
     """
     builder = scratch_builder()
     unknown = Lanes(builder, doubles(math.nan))
-    lifted = as_tuple(traced(monoid.lift, primitives)(*[unknown] * len(parameters(monoid.lift))))
+    asked = [unknown == unknown if n == "first" else unknown for n in parameters(monoid.lift)]
+    lifted = as_tuple(traced(monoid.lift, primitives)(*asked))
     found = {k: v for k, v in enumerate(lifted) if not isinstance(v, Lanes) and v == identity[k]}
     state = [found.get(k, unknown) for k in range(len(monoid.state))]
     again = as_tuple(traced(monoid.combine, primitives)(*state, *state))

@@ -22,10 +22,13 @@ COLUMNS = 8  # number of columns (columns schedules)
 TILE = 9  # columns per tile
 TILES = 10  # tiles per unit
 CONSTANTS = 11  # float64 bits of extent, correction, weight
-STRAINED = 14  # set by a plain kernel that met what only scaled arithmetic can hold
-PARTS = 15  # parts a row is cut into, where threads share rows
-STREAMED = 16  # alignment from which outputs are written past the caches, or 0: never
-OPERANDS = 17  # address and column stride of each operand
+FRONT = 14  # float64 bits of the index of the first position in forward order
+STRAINED = 15  # set by a plain kernel that met what only scaled arithmetic can hold
+PARTS = 16  # parts a row is cut into, where threads share rows
+STREAMED = 17  # alignment from which outputs are written past the caches, or 0: never
+ORIGIN = 18  # index, in memory, of the position that the loops come to first
+TURN = 19  # 1, or -1 where the loops go from the last index to the first
+OPERANDS = 20  # address and column stride of each operand
 
 CONSTANT_NAMES = ("extent", "correction", "weight")
 
@@ -48,6 +51,20 @@ def set_word(context, block, index, value):
         return ctx.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+def emit_index(builder, block, position):
+    """Index, in memory, of the position that the loops count."""
+    origin, turn = (emit_word(builder, block, I64(k)) for k in (ORIGIN, TURN))
+    return builder.add(origin, builder.mul(turn, position))
+
+
+@intrinsic
+def index_of(context, block, position):
+    def codegen(ctx, builder, sig, args):
+        return emit_index(builder, *args)
+
+    return types.int64(types.int64, types.int64), codegen
 
 
 @intrinsic

@@ -9,13 +9,13 @@ happens at once, so what is constant in a formula costs nothing.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from functools import cache
 
 from llvmlite import ir
 
 from ...formulas import primitives as scalar
+from ...formulas.bind import Binder
 
 LANES = 8
 
@@ -276,16 +276,9 @@ def scratch_builder() -> ir.IRBuilder:
 
 def traced(function: Callable, primitives: tuple[tuple[str, Callable], ...]) -> Callable:
     """The same code object with its primitives bound to functions on ``Lanes``."""
-    return _traced(function, primitives)
+    return _binder(primitives)(function)
 
 
 @cache
-def _traced(function, primitives):
-    bound = dict(primitives)
-    names = dict(function.__globals__)
-    for name in function.__code__.co_names:
-        if name in bound:
-            names[name] = bound[name]
-        elif isinstance(names.get(name), types.FunctionType):
-            names[name] = _traced(names[name], primitives)
-    return types.FunctionType(function.__code__, names, function.__name__)
+def _binder(primitives: tuple[tuple[str, Callable], ...]) -> Binder:
+    return Binder(dict(primitives))

@@ -34,16 +34,14 @@ eight_doubles = stack(LANES)
 
 @intrinsic
 def constants(context, p):
-    """Extent, correction and weight in every lane."""
-    kind = vectors(len(CONSTANT_NAMES))
+    """Extent, correction, weight and the index of the first position, in every lane."""
+    count = len(CONSTANT_NAMES) + 1
+    kind = vectors(count)
     edge = Edge("f64")
 
     def codegen(ctx, builder, sig, args):
         first = builder.add(args[0], I64(8 * CONSTANTS))
-        items = [
-            edge.load_one(builder, builder.add(first, I64(8 * k)))
-            for k in range(len(CONSTANT_NAMES))
-        ]
+        items = [edge.load_one(builder, builder.add(first, I64(8 * k))) for k in range(count)]
         return ctx.make_tuple(builder, kind, items)
 
     return kind(types.int64), codegen

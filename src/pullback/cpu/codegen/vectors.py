@@ -21,6 +21,7 @@ from .lanes import (
     I64,
     LANES,
     Lanes,
+    Truth,
     as_tuple,
     constant,
     doubles,
@@ -86,7 +87,10 @@ def emit_call(function: Callable, names: Names):
     """An emitter calling a formula function on what ``names`` picks out of tuples of lanes."""
 
     def emit(builder, **tuples):
-        held = {k: [Lanes(builder, v) for v in values] for k, values in tuples.items()}
+        held = {
+            place: [v if isinstance(v, Truth) else Lanes(builder, v) for v in values]
+            for place, values in tuples.items()
+        }
         return list(as_tuple(function(*names.pick(function, held))))
 
     return emit

@@ -306,7 +306,7 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
 
 def is_constant(formula: RowFormula, operands: Operands) -> bool:
     """Whether all positions of the axis get the same value of one output, as those of a mean do."""
-    changing = {"index", *operands.full} & set(parameters(formula.apply))
+    changing = {"index", "first", *operands.full} & set(parameters(formula.apply))
     return not changing and len(operands.output_at) == 1
 
 

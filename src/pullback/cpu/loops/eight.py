@@ -11,6 +11,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from ..codegen.bind import Fold
+from ..codegen.block import emit_index
 from ..codegen.lanes import DOUBLES, I64, LANES, Lanes, doubles, splat
 from ..codegen.operands import Operands
 from ..codegen.storage import widen
@@ -34,9 +35,10 @@ def pack_eight(ctx, builder, kind, chunk):
     return ctx.make_tuple(builder, kind, parts)
 
 
-def _position(builder, start, k: int):
-    """The k-th position of a chunk in every lane, as a float."""
-    return builder.sitofp(splat(builder, builder.add(start, I64(k))), DOUBLES)
+def _index(builder, block, start, k: int):
+    """The index of the k-th position of a chunk in every lane, as a float."""
+    index = emit_index(builder, block, builder.add(start, I64(k)))
+    return builder.sitofp(splat(builder, index), DOUBLES)
 
 
 def make_fetch(operands: Operands):
@@ -167,7 +169,7 @@ def make_put(operands: Operands, paired: bool):
 
 
 def make_lift(fold: Fold):
-    """``lift(start, count, const, full, row, known)``: positions from ``count`` on are neutral."""
+    """``lift(p, start, count, const, full, row, known)``, neutral from ``count`` positions on."""
     kind = eight(fold.size)
 
     def kept(builder, count, lifted):
@@ -182,13 +184,13 @@ def make_lift(fold: Fold):
         return found
 
     @intrinsic
-    def lift(context, start, count, const, full, row, known):
+    def lift(context, p, start, count, const, full, row, known):
         def codegen(ctx, builder, sig, args):
-            start_, count_ = args[:2]
-            const_, row_ = unpack(builder, args[2]), unpack(builder, args[4])
-            full_, known_ = unpack_eight(builder, args[3]), unpack_eight(builder, args[5])
+            p_, start_, count_ = args[:3]
+            const_, row_ = unpack(builder, args[3]), unpack(builder, args[5])
+            full_, known_ = unpack_eight(builder, args[4]), unpack_eight(builder, args[6])
             lifted = [
-                fold.emit_lift(builder, _position(builder, start_, k), const_, full_[k], row_,
+                fold.emit_lift(builder, _index(builder, p_, start_, k), const_, full_[k], row_,
                                known_[k])
                 for k in EIGHT
             ]  # fmt: skip
@@ -207,7 +209,8 @@ def make_lift(fold: Fold):
                 found.append(items)
             return pack_eight(ctx, builder, kind, found)
 
-        return kind(types.int64, types.int64, const, full, row, known), codegen
+        integers = [types.int64] * 3
+        return kind(*integers, const, full, row, known), codegen
 
     return lift
 
@@ -266,17 +269,17 @@ def make_known(prefix: Fold):
 
 
 def make_finish(parts: ScanParts, outputs: int, descending: bool):
-    """``finish(start, const, full, row, known, before, states)``: outputs of eight positions.
+    """``finish(p, start, const, full, row, known, before, states)``: outputs of eight positions.
 
     States are in the order of the scan; ``before`` is what comes before all of them.
     """
     kind, fold = eight(outputs), parts.fold
 
     @intrinsic
-    def finish(context, start, const, full, row, known, before, states):
+    def finish(context, p, start, const, full, row, known, before, states):
         def codegen(ctx, builder, sig, args):
-            const_, row_, before_ = (unpack(builder, args[k]) for k in (1, 3, 5))
-            full_, known_, states_ = (unpack_eight(builder, args[k]) for k in (2, 4, 6))
+            const_, row_, before_ = (unpack(builder, args[k]) for k in (2, 4, 6))
+            full_, known_, states_ = (unpack_eight(builder, args[k]) for k in (3, 5, 7))
             if not parts.inclusive:
                 states_ = [fold.emit_identity(), *states_[:-1]]
             chunk: list = [None] * LANES
@@ -284,12 +287,13 @@ def make_finish(parts: ScanParts, outputs: int, descending: bool):
                 k = LANES - 1 - turn if descending else turn
                 here = fold.emit_combine(builder, before_, states_[turn])
                 chunk[k] = parts.emit_finish(
-                    builder, index=[_position(builder, args[0], k)], const=const_, full=full_[k],
-                    row=row_, known=[*known_[k], *here],
+                    builder, index=[_index(builder, args[0], args[1], k)], const=const_,
+                    full=full_[k], row=row_, known=[*known_[k], *here],
                 )  # fmt: skip
             return pack_eight(ctx, builder, kind, chunk)
 
-        return kind(types.int64, const, full, row, known, before, states), codegen
+        integers = [types.int64] * 2
+        return kind(*integers, const, full, row, known, before, states), codegen
 
     return finish
 
@@ -310,25 +314,25 @@ def make_in_turn(size: int, descending: bool):
 
 
 def make_wakes(parts: ScanParts):
-    """``wakes(start, const, full, row, known)``: whether anything happens in the chunk."""
+    """``wakes(p, start, const, full, row, known)``: whether anything happens in the chunk."""
     emit = parts.quiet.emit_wakes
 
     @intrinsic
-    def wakes(context, start, const, full, row, known):
+    def wakes(context, p, start, const, full, row, known):
         def codegen(ctx, builder, sig, args):
-            const_, row_ = unpack(builder, args[1]), unpack(builder, args[3])
-            full_, known_ = unpack_eight(builder, args[2]), unpack_eight(builder, args[4])
+            const_, row_ = unpack(builder, args[2]), unpack(builder, args[4])
+            full_, known_ = unpack_eight(builder, args[3]), unpack_eight(builder, args[5])
             awake = None
             for k in EIGHT:
                 (truth,) = emit(
-                    builder, index=[_position(builder, args[0], k)], const=const_, full=full_[k],
-                    row=row_, known=known_[k],
+                    builder, index=[_index(builder, args[0], args[1], k)], const=const_,
+                    full=full_[k], row=row_, known=known_[k],
                 )  # fmt: skip
                 awake = truth.v if awake is None else builder.or_(awake, truth.v)
             bits = builder.bitcast(awake, ir.IntType(LANES))
             return builder.icmp_unsigned("!=", bits, bits.type(0))
 
-        return types.boolean(types.int64, const, full, row, known), codegen
+        return types.boolean(types.int64, types.int64, const, full, row, known), codegen
 
     return wakes
 

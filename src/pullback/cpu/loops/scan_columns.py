@@ -94,12 +94,12 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
         row = fetch_row_columns(p, addresses, steps, column, lanes)
         full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
         seen = look_at_carry(look_at_gradient(look_at_row(seen, row), full), before)
-        if short_cut and count == LANES and not wakes(start, const, full, row, known):
+        if short_cut and count == LANES and not wakes(p, start, const, full, row, known):
             put(addresses, strides, steps, start, count, column, lanes, eight_zeros())
-            lifted = quiet_lift(start, count, const, full, row, known)
+            lifted = quiet_lift(p, start, count, const, full, row, known)
             return widened(quiet_join(quiet_turn(lifted))), seen
-        states = scan_eight(in_turn(lift(start, count, const, full, row, known)))
-        values = finish(start, const, full, row, known, before, states)
+        states = scan_eight(in_turn(lift(p, start, count, const, full, row, known)))
+        values = finish(p, start, const, full, row, known, before, states)
         put(addresses, strides, steps, start, count, column, lanes, values)
         return states[LANES - 1], seen
 
@@ -155,7 +155,7 @@ def _make_prefix_chunks(parts: ScanParts, operands: Operands):
     def lifted_chunk(p, const, addresses, strides, steps, start, count, column, lanes, seen):
         full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
         seen = look_at_factor(seen, full)
-        return lift(start, count, const, full, no_vectors(), eight_zeros()), seen
+        return lift(p, start, count, const, full, no_vectors(), eight_zeros()), seen
 
     @inlined
     def total(p, const, addresses, strides, steps, start, count, column, lanes, seen):

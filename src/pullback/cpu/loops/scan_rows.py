@@ -15,7 +15,9 @@ from ..codegen.block import (
     PARTS,
     SCRATCH,
     STRAINED,
+    TURN,
     UNITS,
+    index_of,
     is_streamed,
     least,
     set_word,
@@ -59,10 +61,13 @@ class RowScan:
             self.fetch = fetch
 
         @inner
-        def positions(start):
-            return counting(start + LANES - 1, -1) if flipped else counting(start, 1)
+        def indices(p, start):
+            turn = word(p, TURN)
+            if flipped:
+                return counting(index_of(p, start + LANES - 1), -turn)
+            return counting(index_of(p, start), turn)
 
-        self.positions = positions
+        self.indices = indices
 
     def _fetch_with_neighbour(self):
         """Operands of a chunk; the last is the one before it in forward order, one further on."""
@@ -86,7 +91,7 @@ class RowScan:
         fold, finish, extended = parts.fold, parts.finish, parts.extended
         lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
         scan_lanes = fold.lane_scan(downwards, parts.inclusive)
-        fetch, positions, lanes_of = self.fetch, self.positions, self.lanes_of
+        fetch, indices, lanes_of = self.fetch, self.indices, self.lanes_of
         put_outputs, watch = operands.put_outputs, parts.watch
         look_at_gradient, look_at_carry = watch.gradient, watch.carry
         quiet = parts.quiet
@@ -99,7 +104,7 @@ class RowScan:
         ):
             full = fetch(p, addresses, strides, start, count)
             seen = look_at_gradient(seen, full)
-            index = positions(start)
+            index = indices(p, start)
             if short_cut and count == LANES and not wakes(index, const, full, row, known):
                 if writes:
                     put_outputs(p, addresses, strides, start, count, no_vectors())
@@ -185,7 +190,7 @@ class RowScan:
         scan_lanes, write = prefix.lane_scan(self.flipped, False), prefix.write
         look_at_factor, look_at_carry = parts.watch.factor, parts.watch.carry
         selects, keeps = parts.selects, prefix.keeps
-        fetch, positions, lanes_of = self.fetch, self.positions, self.lanes_of
+        fetch, indices, lanes_of = self.fetch, self.indices, self.lanes_of
 
         @inner
         def prefix_chunk(
@@ -193,7 +198,7 @@ class RowScan:
         ):
             full = fetch(p, addresses, strides, start, count)
             seen = look_at_factor(seen, full)
-            lifted = lift(positions(start), const, full, row, row)
+            lifted = lift(indices(p, start), const, full, row, row)
             if count < LANES:
                 lifted = keep(lanes_of(count), lifted, identity())
             before = combine(block_carry, carried)

@@ -1,0 +1,128 @@
+"""JAX's arrays for the formulas of the catalog, for derivatives beyond the first and forward mode.
+
+The kernels compute values and first derivatives. Where JAX asks for more it differentiates the
+same formula record, run on its arrays. Numbers that kernels hold as mantissa and exponent are held
+whole here, so that products with zeros differentiate as products do.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..formulas.arrays import Namespace
+
+
+class Number:
+    """An array in a formula, with arithmetic that differentiates where formulas have edges.
+
+    JAX differentiates both branches of a choice and multiplies the one not chosen by zero, so the
+    other must not hold NaN: a quotient by zero and -inf less -inf are made zero. And "zero where a
+    factor is zero, else the product" is the product, whose derivative by that factor is not zero.
+
+    Attributes
+    ----------
+    factors
+        The two numbers this one is the product of, if it is one.
+    zero
+        The number that was compared with zero to give this condition, if one was.
+    """
+
+    def __init__(self, array: Any, factors: tuple[Any, ...] = (), zero: Number | None = None):
+        self.array, self.factors, self.zero = array, factors, zero
+
+    def __sub__(self, other: Any) -> Number:
+        return Number(_difference(self.array, _plain(other)))
+
+    def __rsub__(self, other: Any) -> Number:
+        return Number(_difference(_plain(other), self.array))
+
+    def __mul__(self, other: Any) -> Number:
+        return Number(self.array * _plain(other), (self, other))
+
+    def __truediv__(self, other: Any) -> Number:
+        return Number(_quotient(self.array, _plain(other)))
+
+    def __rtruediv__(self, other: Any) -> Number:
+        return Number(_quotient(_plain(other), self.array))
+
+    def __neg__(self) -> Number:
+        return Number(-self.array)
+
+    def __eq__(self, other: object) -> Number:  # type: ignore[override]
+        against_zero = not isinstance(other, Number) and other == 0
+        return Number(self.array == _plain(other), zero=self if against_zero else None)
+
+    __hash__ = None  # type: ignore[assignment]
+    __rmul__ = __mul__
+
+
+def _plain(value: Any) -> Any:
+    return value.array if isinstance(value, Number) else value
+
+
+def _difference(a: Any, b: Any) -> Any:
+    nowhere = (a == -jnp.inf) & (b == -jnp.inf)
+    return jnp.where(nowhere, 0.0, a) - jnp.where(nowhere, 0.0, b)
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    nothing = b == 0
+    return jnp.where(nothing, 0.0, a / jnp.where(nothing, 1.0, b))
+
+
+def _where(condition: Number, a: Any, b: Any) -> Number:
+    if condition.zero is not None and isinstance(b, Number) and type(a) is float and a == 0:
+        others = [_plain(f) for f in b.factors if f is not condition.zero]
+        if len(others) == 1:
+            # Not the product itself: an infinite factor of zero is to give zero too.
+            kept = jnp.where(condition.array & ~jnp.isfinite(others[0]), 0.0, others[0])
+            return Number(kept * condition.zero.array)
+    return Number(jnp.where(condition.array, _plain(a), _plain(b)))
+
+
+def _on_numbers(function: Callable) -> Callable:
+    return lambda *values: Number(function(*map(_plain, values)))
+
+
+for _name in ("add", "radd", "lt", "le", "gt", "ge", "ne", "and", "or"):
+    _plainly = getattr(operator, f"__{_name.removeprefix('r')}__")
+    setattr(Number, f"__{_name}__", _on_numbers(_plainly))
+
+
+class _Arrays(Namespace):
+    def number(self, value: Any) -> Number:
+        return Number(value)
+
+    def array(self, number: Any) -> Any:
+        return _plain(number)
+
+    def wide(self, array: Any) -> Any:
+        if self.is_condition(array):
+            return array
+        return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+
+    def cast(self, array: Any, dtype: Any) -> Any:
+        return array.astype(jax.dtypes.canonicalize_dtype(dtype))
+
+
+JAX = _Arrays(
+    jnp,
+    {
+        "where": _where,
+        "isnan": _on_numbers(jnp.isnan),
+        "exp": _on_numbers(jnp.exp),
+        "log": _on_numbers(jnp.log),
+        "sqrt": _on_numbers(jnp.sqrt),
+        "absolute": _on_numbers(jnp.abs),
+        "maximum": _on_numbers(jnp.maximum),
+        "mantissa": lambda v: v,
+        "exponent": lambda v: 0.0,
+        "power_of_two": lambda e: 1.0,
+        "ldexp": lambda v, e: v,
+    },
+)

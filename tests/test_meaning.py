@@ -1,0 +1,365 @@
+"""What the names in a formula mean: index, first, NAME_before, states, on every evaluator.
+
+Records that are made up give the names back as outputs. What they must be along one row is written
+down once, in ``SCANS`` and ``TWO_WAYS``; an evaluator is one line of ``EVALUATORS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import pullback as pb
+from pullback.core.declare import Operand, Role, Type
+from pullback.core.problem import Problem
+from pullback.cpu.launch import Launch
+from pullback.errors import UnsupportedError
+from pullback.formulas.arrays import evaluate
+from pullback.formulas.primitives import where
+from pullback.formulas.record import Formula, Monoid, Pass, RowFormula, ScanFormula
+
+X = np.array([2.0, 3.0, 5.0, 7.0])
+MASK = np.array([True, False, False, True])
+START = 1.0
+
+
+def on_numpy(problem: Problem, operands: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    return evaluate(problem, operands)
+
+
+def on_torch(problem: Problem, operands: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    torch = pytest.importorskip("torch")
+    from pullback.torch.arrays import TORCH
+
+    tensors = {n: torch.from_numpy(np.ascontiguousarray(a)) for n, a in operands.items()}
+    return tuple(t.numpy() for t in evaluate(problem, tensors, TORCH))
+
+
+def on_jax(problem: Problem, operands: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    jnp = pytest.importorskip("jax.numpy")
+    from pullback.jax.arrays import JAX
+
+    arrays = {n: jnp.asarray(a) for n, a in operands.items()}
+    return tuple(np.asarray(a) for a in evaluate(problem, arrays, JAX))
+
+
+EVALUATORS: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
+    "arrays of numpy": on_numpy,
+    "arrays of torch": on_torch,
+    "arrays of jax": on_jax,
+}
+
+
+# A state is a number and ten to the count of its digits: joined, they show the order.
+
+
+def digit(x):
+    return x, 10.0
+
+
+def joined(number1, power1, number2, power2):
+    return number1 * power2 + number2, power1 * power2
+
+
+def from_start(start):
+    return start, 1.0
+
+
+def names(index, first, x_before, mask, mask_before, extent, number):
+    return (
+        index,
+        where(first, 1.0, 0.0),
+        x_before,
+        where(mask, 1.0, 0.0),
+        where(mask_before, 1.0, 0.0),
+        extent,
+        number,
+    )
+
+
+def behind(number, power):
+    return number, power
+
+
+DIGITS = Monoid(digit, joined, (0.0, 1.0), ("number", "power"))
+NAMES = ("index", "first", "x_before", "mask", "mask_before", "extent", "number")
+
+
+def made_up(record: Formula, elements: tuple[str, ...], rows: tuple[str, ...] = ()) -> pb.Op:
+    """An op of no catalog."""
+    return pb.Op(
+        "made_up",
+        "scan",
+        "made_up",
+        "forward",
+        "",
+        (Operand("x"), Operand("mask", type=Type.BOOL), Operand("start", Role.ROW)),
+        (*(Operand(n) for n in elements), *(Operand(n, Role.ROW) for n in rows)),
+        lambda: record,
+    )
+
+
+def run_along(evaluator: str, op: pb.Op, axis: int, reverse: bool) -> dict[str, np.ndarray]:
+    """The outputs on two equal rows along an axis, as rows."""
+    rows = {
+        "x": np.stack([X, X]).astype(np.float32),
+        "mask": np.stack([MASK, MASK]),
+        "start": np.full((2, 1), START, np.float32),
+    }
+    operands = {n: a if axis else a.T for n, a in rows.items()}
+    problem = Problem(op, "f32", operands["x"].shape, (axis,), reverse=reverse)
+    results = EVALUATORS[evaluator](problem, operands)
+    for name, result in zip(op.outputs, results, strict=True):
+        assert result.shape == problem.shape_of(name)
+    return {n: a if axis else a.T for n, a in zip(op.outputs, results, strict=True)}
+
+
+def check(results: dict[str, np.ndarray], expected: dict[str, list[float]]) -> None:
+    for name, values in expected.items():
+        for row in results[name]:
+            assert row.tolist() == values, name
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A scan over 2, 3, 5, 7, and what its numbers are by position in memory and behind it."""
+
+    inclusive: bool
+    against: bool
+    reverse: bool
+    started: bool
+    numbers: tuple[float, ...]
+    number_behind: float
+
+
+SCANS = (
+    Scan(True, False, False, False, (2, 23, 235, 2357), 2357),
+    Scan(False, False, False, False, (0, 2, 23, 235), 2357),
+    Scan(True, False, True, False, (7532, 753, 75, 7), 7532),
+    Scan(False, False, True, False, (753, 75, 7, 0), 7532),
+    Scan(True, True, False, False, (7532, 753, 75, 7), 7532),
+    Scan(False, True, True, False, (0, 2, 23, 235), 2357),
+    Scan(True, False, False, True, (12, 123, 1235, 12357), 12357),
+    Scan(False, True, False, True, (1753, 175, 17, 1), 17532),
+)
+# In the order of memory, whichever way the scan itself runs: forward order is what counts.
+FORWARDS = {
+    "first": [1.0, 0.0, 0.0, 0.0],
+    "x_before": [-9.0, 2.0, 3.0, 5.0],
+    "mask_before": [0.0, 1.0, 0.0, 0.0],
+}
+BACKWARDS = {
+    "first": [0.0, 0.0, 0.0, 1.0],
+    "x_before": [3.0, 5.0, 7.0, -9.0],
+    "mask_before": [0.0, 0.0, 1.0, 0.0],
+}
+ALWAYS = {
+    "index": [0.0, 1.0, 2.0, 3.0],
+    "mask": [1.0, 0.0, 0.0, 1.0],
+    "extent": [4.0, 4.0, 4.0, 4.0],
+}
+
+
+@pytest.mark.parametrize("axis", [1, 0])
+@pytest.mark.parametrize("scan", SCANS)
+@pytest.mark.parametrize("evaluator", EVALUATORS)
+def test_names_of_a_scan(evaluator, scan, axis):
+    record = ScanFormula(
+        DIGITS,
+        names,
+        scan.inclusive,
+        scan.against,
+        start=from_start if scan.started else None,
+        end=behind,
+        before=(("x", -9.0),),
+    )
+    op = made_up(record, NAMES, ("number_behind", "power_behind"))
+    results = run_along(evaluator, op, axis, scan.reverse)
+    check(results, ALWAYS | (BACKWARDS if scan.reverse else FORWARDS))
+    check(
+        results,
+        {
+            "number": list(scan.numbers),
+            "number_behind": [scan.number_behind],
+            "power_behind": [10_000.0],
+        },
+    )
+
+
+# A prefix is known to the lift: the digit with one other in front of it becomes a 9.
+
+
+def marked(x, seen_power):
+    return where(seen_power == 10, 9.0, x), 10.0
+
+
+def both_numbers(index, first, seen, number):
+    return index, where(first, 1.0, 0.0), seen, number
+
+
+PREFIX = Monoid(digit, joined, (0.0, 1.0), ("seen", "seen_power"))
+MARKED = Monoid(marked, joined, (0.0, 1.0), ("number", "power"))
+
+
+@dataclass(frozen=True)
+class TwoWays:
+    """A scan against a prefix, both without the position's own part."""
+
+    reverse: bool
+    started: bool
+    seen: tuple[float, ...]
+    numbers: tuple[float, ...]
+
+
+TWO_WAYS = (
+    TwoWays(False, False, (0, 2, 23, 235), (759, 75, 7, 0)),
+    TwoWays(True, False, (753, 75, 7, 0), (0, 2, 23, 239)),
+    TwoWays(False, True, (1, 12, 123, 1235), (759, 75, 7, 0)),
+)
+
+
+@pytest.mark.parametrize("axis", [1, 0])
+@pytest.mark.parametrize("ways", TWO_WAYS)
+@pytest.mark.parametrize("evaluator", EVALUATORS)
+def test_names_of_a_scan_with_a_prefix(evaluator, ways, axis):
+    record = ScanFormula(
+        MARKED,
+        both_numbers,
+        inclusive=False,
+        against=True,
+        prefix=PREFIX,
+        prefix_start=from_start if ways.started else None,
+    )
+    op = made_up(record, ("index", "first", "seen", "number"))
+    results = run_along(evaluator, op, axis, ways.reverse)
+    direction = BACKWARDS if ways.reverse else FORWARDS
+    check(results, {"index": ALWAYS["index"], "first": direction["first"]})
+    check(results, {"seen": list(ways.seen), "number": list(ways.numbers)})
+
+
+# The CPU's loops, on places alone.
+
+
+def place(index, first):
+    return index + where(first, 1000.0, 0.0)
+
+
+def on_the_cpu(op: pb.Op, x: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
+    """The output of an op that reads x."""
+    y = np.full_like(x, np.nan)
+    arrays = {"x": x, "y": y}
+    problem = Problem(op, "f64", x.shape, (axis,), reverse=reverse)
+    launch = Launch(problem, {n: a.strides for n, a in arrays.items()}, threads=1)
+    workspace = np.zeros(launch.workspace + 64, np.uint8)
+    launch.run({n: a.ctypes.data for n, a in arrays.items()}, workspace.ctypes.data, 1)
+    return y
+
+
+@pytest.mark.parametrize("axis", [1, 0])
+@pytest.mark.parametrize("two_ways", [False, True])
+def test_places_on_the_cpu(two_ways, axis):
+    """Rows and columns longer than the lanes, as they lie in memory and turned round."""
+    n = 21
+    x = np.zeros((10, n)) if axis else np.zeros((n, 10))
+    one_way = [(False, True), (True, False)]
+    for against, reverse in [(True, False), (True, True)] if two_ways else one_way:
+        record = ScanFormula(
+            DIGITS,
+            place,
+            inclusive=not two_ways,
+            against=against,
+            prefix=PREFIX if two_ways else None,
+        )
+        expected = np.arange(float(n))
+        expected[n - 1 if reverse else 0] += 1000.0
+        found = on_the_cpu(made_up(record, ("y",)), x, axis, reverse)
+        assert ((found if axis else found.T) == expected).all(), (against, reverse)
+
+
+# Rows: the digits of a whole row, and places as an apply sees them.
+
+
+def at_each(index, first, x_before, number, extent):
+    return index, where(first, 1.0, 0.0), x_before, number, extent
+
+
+def of_row(twice):
+    return twice, 0.5 * twice
+
+
+def twice_the_number(number):
+    return 2.0 * number
+
+
+@pytest.mark.parametrize("axis", [1, 0])
+@pytest.mark.parametrize("evaluator", EVALUATORS)
+def test_names_of_rows(evaluator, axis):
+    elements = RowFormula((Pass(DIGITS),), apply=at_each)
+    op = made_up(elements, ("index", "first", "x_before", "number", "extent"))
+    expected = {"index": ALWAYS["index"], "first": FORWARDS["first"], "extent": ALWAYS["extent"]}
+    expected |= {"x_before": [0.0, 2.0, 3.0, 5.0], "number": [2357.0] * 4}
+    check(run_along(evaluator, op, axis, False), expected)
+
+    rows = RowFormula((Pass(DIGITS, twice_the_number, ("twice",)),), finish=of_row)
+    op = made_up(rows, (), ("twice", "once"))
+    check(run_along(evaluator, op, axis, False), {"twice": [4714.0], "once": [2357.0]})
+
+
+@pytest.mark.parametrize("evaluator", EVALUATORS)
+def test_index_counts_over_several_axes(evaluator):
+    op = made_up(RowFormula((Pass(DIGITS),), apply=at_each), ("index", "first", "b", "n", "e"))
+    x = np.ones((2, 3, 2), np.float32)
+    results = EVALUATORS[evaluator](Problem(op, "f32", x.shape, (0, 2)), {"x": x})
+    for k in range(3):
+        assert results[0][:, k].tolist() == [[0.0, 1.0], [2.0, 3.0]]
+        assert results[1][:, k].tolist() == [[1.0, 0.0], [0.0, 0.0]]
+
+
+# Rows that ids cut: a segment is a row, with places and an extent of its own.
+
+
+def segment_op() -> pb.Op:
+    return pb.Op(
+        "made_up",
+        "segment",
+        "made_up",
+        "forward",
+        "",
+        (Operand("input", known_as="x"), Operand("segment_ids", Role.IDS, Type.INDEX)),
+        tuple(Operand(n) for n in ("index", "first", "x_before", "number", "extent")),
+        lambda: RowFormula((Pass(DIGITS),), apply=at_each),
+    )
+
+
+def test_names_of_segments():
+    x = np.array([[2.0], [3.0], [5.0], [7.0], [1.0]])
+    ids = np.array([1, 0, 1, 5, 1])
+    problem = Problem(segment_op(), "f64", x.shape, (0,), segments=3, drops=True)
+    results = [r[:, 0].tolist() for r in evaluate(problem, {"input": x, "segment_ids": ids})]
+    assert results == [
+        [0.0, 0.0, 1.0, 0.0, 2.0],
+        [1.0, 1.0, 0.0, 0.0, 0.0],
+        [0.0, 0.0, 2.0, 0.0, 5.0],
+        [251.0, 3.0, 251.0, 0.0, 251.0],
+        [3.0, 1.0, 3.0, 0.0, 3.0],
+    ]
+
+
+@pytest.mark.parametrize("evaluator", ["arrays of torch", "arrays of jax"])
+def test_segments_are_refused_elsewhere(evaluator):
+    problem = Problem(segment_op(), "f32", (2, 1), (0,), segments=1)
+    operands = {"input": np.ones((2, 1), np.float32), "segment_ids": np.zeros(2, np.int32)}
+    with pytest.raises(UnsupportedError, match="rows that ids cut"):
+        EVALUATORS[evaluator](problem, operands)
+
+
+@pytest.mark.parametrize("evaluator", EVALUATORS)
+def test_a_name_that_nothing_gives_is_refused(evaluator):
+    def apply(nobody_gives_this):
+        return nobody_gives_this
+
+    with pytest.raises(TypeError, match="nobody_gives_this"):
+        run_along(evaluator, made_up(RowFormula(apply=apply), ("y",)), 1, False)
