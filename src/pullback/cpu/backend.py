@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..core.declare import Type
 from ..core.problem import Problem
 from ..errors import InvalidProblemError
 from ..memory.view import View
@@ -22,10 +23,13 @@ class NumbaRunner:
     def __init__(self, problem: Problem):
         self.problem = problem
         self._launches: dict[tuple, Launch] = {}
+        operands = (*problem.reads, *problem.op.writes)
+        self._flexible = [o.name for o in operands if o.type in (Type.INDEX, Type.STATE)]
 
     def run(self, views: dict[str, View], workspace: int, size: int, threads: int) -> None:
         """Run on checked, non-empty operands; too small a workspace is replaced by an own one."""
-        launch = self.launch_for({n: v.strides for n, v in views.items()}, threads)
+        strides = {n: v.strides for n, v in views.items()}
+        launch = self.launch_for(strides, threads, self._dtypes(views))
         own = None
         if launch.workspace > size:
             own = np.empty(launch.workspace // 8, np.int64)
@@ -33,12 +37,21 @@ class NumbaRunner:
         addresses = {n: v.address for n, v in views.items()}
         launch.run(addresses, workspace, threads, (views, own))
 
-    def launch_for(self, strides: dict[str, tuple[int, ...]], threads: int) -> Launch:
+    def _dtypes(self, views: dict[str, View]) -> tuple[tuple[str, str], ...]:
+        """Types of operands that may have one of several."""
+        return tuple((n, views[n].dtype) for n in self._flexible if n in views)
+
+    def launch_for(
+        self,
+        strides: dict[str, tuple[int, ...]],
+        threads: int,
+        dtypes: tuple[tuple[str, str], ...] = (),
+    ) -> Launch:
         """The launch for a set of strides, made when it is first met."""
-        key = (threads, *strides.items())
+        key = (threads, dtypes, *strides.items())
         launch = self._launches.get(key)
         if launch is None:
-            launch = Launch(self.problem, strides, threads)
+            launch = Launch(self.problem, strides, threads, dict(dtypes))
             if len(self._launches) >= MOST_LAUNCHES:
                 self._launches.clear()
             self._launches[key] = launch

@@ -6,16 +6,17 @@ choices give the same bytes.
 
 from __future__ import annotations
 
+import operator
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from ..core.declare import Op, Role
+from ..core.declare import Op, Role, Type
 from ..core.problem import Problem
 from ..formulas.record import RowFormula, ScanFormula, in_float64, is_pointwise, names_read
 from ..memory.dimensions import merge
@@ -103,25 +104,37 @@ def operands_of(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(full), tuple(o.symbol for o in problem.used(Role.ROW))
 
 
+def element_of(problem: Problem, operand: str, dtypes: Mapping[str, str] | None) -> str:
+    """Storage type of an operand: the op's element type, its own, or what a call says."""
+    declared = problem.op.operand(operand).type
+    if declared is Type.ELEMENT:
+        return problem.element
+    return "bool" if declared is Type.BOOL else (dtypes or {}).get(operand, problem.element)
+
+
 def blocks_of(problem: Problem) -> int:
     size = SCAN_BLOCK if isinstance(problem.formula, ScanFormula) else BLOCK
     return -(-problem.extent // size)
 
 
-def _packed(strides: Sequence[int], item: int) -> int:
+def _packed(strides: Sequence[int], items: Sequence[int]) -> int:
     """How many operands would be read element by element with lanes along these strides."""
-    return sum(abs(s) != item for s in strides)
+    return sum(abs(s) != item for s, item in zip(strides, items, strict=True))
 
 
 def choose_layout(
-    problem: Problem, strides: Sequence[Sequence[int]], lane_count: int, outputs: int
+    problem: Problem,
+    strides: Sequence[Sequence[int]],
+    items: Sequence[int],
+    lane_count: int,
+    outputs: int,
 ) -> Layout:
     """Split dimensions into axis and rest and decide which way the lanes lie.
 
-    ``strides`` are per operand and dimension of the problem; the first ``lane_count`` operands and
-    the last ``outputs`` are walked along the lanes, the others are constant along the axis.
+    ``strides`` are per operand and dimension of the problem, ``items`` the sizes of the operands'
+    elements; the first ``lane_count`` operands and the last ``outputs`` are walked along the lanes,
+    the others are constant along the axis.
     """
-    item = ITEMSIZE[problem.element]
     shape, axes = problem.shape, problem.axes
     per_operand = [list(s) for s in strides]
     pointwise = is_pointwise(problem.formula)
@@ -142,12 +155,13 @@ def choose_layout(
         outer_strides = [o + a[:-1] for o, a in zip(outer_strides, axis_strides, strict=True)]
         axis_sizes, axis_strides = axis_sizes[-1:], [a[-1:] for a in axis_strides]
     if not axis_sizes:
-        axis_sizes, axis_strides = [1], [[item] for _ in per_operand]
+        axis_sizes, axis_strides = [1], [[item] for item in items]
     if len(axis_sizes) > 1:
         return Layout("bent rows", outer_sizes, outer_strides, axis_sizes, axis_strides)
     lanes = [*range(lane_count), *range(len(per_operand) - outputs, len(per_operand))]
-    along = [axis_strides[o][0] for o in lanes]
-    one_way = along.count(along[0]) == len(along) and abs(along[0]) == item
+    # In elements: 1 where neighbours are neighbours in memory, -1 where they descend.
+    along = [axis_strides[o][0] / items[o] for o in lanes]
+    one_way = along.count(along[0]) == len(along) and abs(along[0]) == 1
     packed = one_way and (along[0] > 0 or isinstance(problem.formula, ScanFormula))
     rows = Layout(
         "packed rows" if packed else "strided rows",
@@ -158,9 +172,10 @@ def choose_layout(
     )
     if not outer_sizes:
         return rows
-    along_axis = _packed([axis_strides[o][0] for o in lanes], item)
+    sizes = [items[o] for o in lanes]
+    along_axis = _packed([axis_strides[o][0] for o in lanes], sizes)
     candidates = [
-        (_packed([outer_strides[o][d] for o in lanes], item), -size, d)
+        (_packed([outer_strides[o][d] for o in lanes], sizes), -size, d)
         for d, size in enumerate(outer_sizes)
     ]
     across, negative_size, d = min(candidates)
@@ -171,7 +186,7 @@ def choose_layout(
         return rows
     steps = [s[d] for s in outer_strides]
     return Layout(
-        "packed columns" if all(s == item for s in steps) else "strided columns",
+        "packed columns" if all(map(operator.eq, steps, items)) else "strided columns",
         outer_sizes[:d] + outer_sizes[d + 1 :],
         [s[:d] + s[d + 1 :] for s in outer_strides],
         axis_sizes,
@@ -206,10 +221,18 @@ class KernelKey:
     full: tuple[str, ...]
     row: tuple[str, ...]
     written: tuple[int, ...]
+    types: tuple[tuple[str, str], ...]  # of operands that do not have the element type
 
     @property
     def formula(self) -> RowFormula | ScanFormula:
         return in_float64(self.op.record(self.selection), self.element)
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Outputs that a scan writes at the end of a row."""
+        if isinstance(self.formula, RowFormula):
+            return ()
+        return tuple(o.name for o in self.op.writes if o.role is Role.ROW)
 
 
 @cache
@@ -228,6 +251,8 @@ def kernel_for(key: KernelKey, role: str) -> Kernel:
             bent=bent,
             packed=packed,
             flipped=schedule == "packed flipped rows",
+            types=dict(key.types),
+            ends=key.ends,
         )
         if isinstance(formula, RowFormula):
             if role.startswith("stage"):
@@ -250,6 +275,7 @@ def kernel_for(key: KernelKey, role: str) -> Kernel:
     outputs = "".join(key.op.outputs[w] for w in key.written)
     # Operands by name: a kernel is compiled for their number and order.
     operands = f"{'_'.join(key.full)}.{'_'.join(key.row)}.{outputs}".replace(".", "_of_")
+    operands += "".join(f"_{name}_{kind}" for name, kind in key.types)
     chosen = "-".join(str(value) for value in key.selection) or "any"
     words = (key.op.name, chosen, element, schedule.replace(" ", "-"), operands, role)
     return compile_kernel("-".join(words), formula, make)
@@ -312,7 +338,13 @@ def workspace_bound(problem: Problem) -> int:
 class Launch:
     """A problem on one set of strides, ready to run on any addresses."""
 
-    def __init__(self, problem: Problem, strides: dict[str, tuple[int, ...]], threads: int):
+    def __init__(
+        self,
+        problem: Problem,
+        strides: dict[str, tuple[int, ...]],
+        threads: int,
+        dtypes: Mapping[str, str] | None = None,
+    ):
         op, formula = problem.op, in_float64(problem.formula, problem.element)
         full, row = operands_of(problem)
         written = tuple(k for k, n in enumerate(op.outputs) if n in strides)
@@ -320,8 +352,13 @@ class Launch:
         inputs = [called[n.removesuffix("_before")] for n in (*full, *row)]
         self.sources = (*inputs, *(op.outputs[w] for w in written))
         table = [_along(problem, n, strides[n]) for n in self.sources]
+        stored = {n: element_of(problem, n, dtypes) for n in self.sources}
+        items = [ITEMSIZE[stored[n]] for n in self.sources]
+        types = tuple(
+            (op.operand(n).symbol, kind) for n, kind in stored.items() if kind != problem.element
+        )
         walked = sum(op.writes[w].role is Role.ELEMENT for w in written)
-        layout = choose_layout(problem, table, len(full), walked)
+        layout = choose_layout(problem, table, items, len(full), walked)
         self._offsets = [0] * len(table)
         origin, turn = 0, 1
         if isinstance(formula, ScanFormula):
@@ -371,7 +408,7 @@ class Launch:
         numel = int(np.prod(problem.shape, dtype=np.int64))
         self.traffic = numel * ITEMSIZE[problem.element] * (len(full) + len(written))
         self.key = KernelKey(
-            op, problem.selection, problem.element, layout.schedule, full, row, written
+            op, problem.selection, problem.element, layout.schedule, full, row, written, types
         )
         written_bytes = numel * ITEMSIZE[problem.element] * len(written)
         run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]

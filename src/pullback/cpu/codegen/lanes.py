@@ -69,11 +69,11 @@ class Truth:
     def __init__(self, builder, v):
         self.builder, self.v = builder, v
 
-    def __and__(self, other: Truth) -> Truth:
-        return Truth(self.builder, self.builder.and_(self.v, other.v))
+    def __and__(self, other: Truth | Lanes) -> Truth:
+        return Truth(self.builder, self.builder.and_(self.v, _truth(other).v))
 
-    def __or__(self, other: Truth) -> Truth:
-        return Truth(self.builder, self.builder.or_(self.v, other.v))
+    def __or__(self, other: Truth | Lanes) -> Truth:
+        return Truth(self.builder, self.builder.or_(self.v, _truth(other).v))
 
     def __bool__(self):
         raise TypeError("a formula must use where(), not if: lanes may differ")
@@ -134,6 +134,21 @@ class Lanes:
     def __ge__(self, other):
         return self._compare(">=", other)
 
+    def __ne__(self, other):
+        right = _ir(other, self.v.type)
+        return Truth(self.builder, self.builder.fcmp_unordered("!=", self.v, right))
+
+    def __and__(self, other):
+        return _truth(self) & other
+
+    def __or__(self, other):
+        return _truth(self) | other
+
+
+def _truth(value: Truth | Lanes) -> Truth:
+    """A condition as it is; of a bool operand, which is read as 1.0 or 0.0, whether it holds."""
+    return value if isinstance(value, Truth) else value.__ne__(0.0)
+
 
 def _is_one(value) -> bool:
     return not isinstance(value, Lanes) and value == 1.0
@@ -176,6 +191,7 @@ def _call(name, *args):
 def where(condition, a, b):
     if isinstance(condition, bool):  # of constants
         return a if condition else b
+    condition = _truth(condition)
     builder = condition.builder
     kind = alike(condition.v.type, DOUBLE)
     return Lanes(builder, builder.select(condition.v, _ir(a, kind), _ir(b, kind)))

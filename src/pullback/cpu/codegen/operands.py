@@ -7,6 +7,8 @@ Which of the two a kernel is built for is a compile key.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -126,10 +128,12 @@ def make_bent_put(edge: Edge):
     return put
 
 
-def _each_operand(name: str, parameters: str, expression: str, operands, tools, written=()):
-    """A jitted function giving a tuple with one expression per operand ``o``."""
-    written = written or operands
-    parts = ", ".join(expression.format(o=o, w=w) for o, w in zip(operands, written, strict=True))
+def _each_operand(name: str, parameters: str, expression: str, operands, tools):
+    """A jitted function giving a tuple with one expression per operand.
+
+    An operand is its place ``o``, the place ``w`` of its value, and its element type ``e``.
+    """
+    parts = ", ".join(expression.format(o=o, w=w, e=e) for o, w, e in operands)
     made: dict = {}
     exec(f"def {name}({parameters}): return ({parts},)", dict(tools), made)
     return inner(made[name])
@@ -141,7 +145,9 @@ class Operands:
     ``full`` operands have an element for every position of the axis, ``row`` operands one for each
     row; ``outputs`` are either. Addresses and strides of all of them travel as tuples. ``packed``
     promises that neighbouring lanes are neighbours in memory, for all of them; ``flipped`` that
-    they are so in descending order, and then the first position comes in the last lane.
+    they are so in descending order, and then the first position comes in the last lane. ``types``
+    are those of operands that do not have the op's element type; ``ends`` are the outputs that a
+    scan writes at the end of a row.
     """
 
     def __init__(
@@ -155,21 +161,30 @@ class Operands:
         bent=False,
         packed=False,
         flipped=False,
+        types: Mapping[str, str] | None = None,
+        ends=(),
     ):
         self.full, self.row, self.outputs = tuple(full), tuple(row), tuple(outputs)
         # A formula gives all outputs; only those at these positions are written.
         self.written = tuple(range(len(self.outputs))) if written is None else written
-        self.edge = edge = Edge(element)
+        self.edge = Edge(element)
+        names = (*self.full, *self.row, *(self.outputs[w] for w in self.written))
+        stored = types or {}
+        self.edges = [Edge(stored.get(n.removesuffix("_before"), element)) for n in names]
         self.packed, self.flipped = packed, flipped
         count = len(self.full) + len(self.row) + len(self.written)
         self.count = count
         self.full_at = full_at = range(len(self.full))
         self.row_at = row_at = range(full_at.stop, full_at.stop + len(self.row))
-        self.output_at = output_at = range(row_at.stop, count)
+        self.output_at = range(row_at.stop, count)
+        # Where an output lies among the operands, and its place among the values of its function.
+        self.finished = self._placed([n for n in self.outputs if n not in ends])
+        self.ended = self._placed(list(ends))
         self.addresses = self._addresses()
         self.strides = self._words(emit_axis_stride)
         self.fetch_rows = self._row_fetch()
-        self.store_rows = self._row_store()
+        self.store_rows = self._row_store(self.finished)
+        self.store_ends = self._row_store(self.ended)
         # For columns: where a position of the (straight) axis begins, and lanes across columns.
         self.places = self._places()
         self.column_strides = self._words(emit_column_stride)
@@ -177,24 +192,30 @@ class Operands:
         self.fetch_row_columns = self._straight_fetch(row_at)
         self.put_columns = self._straight_put()
         if bent:
-            tools = {"fetch": make_bent_fetch(edge), "put": make_bent_put(edge)}
+            kinds = {e.element: e for e in self.edges}
+            tools = {f"fetch_{k}": make_bent_fetch(e) for k, e in kinds.items()}
+            tools |= {f"put_{k}": make_bent_put(e) for k, e in kinds.items()}
             self.fetch_full = _each_operand(
                 "fetch_full",
                 "p, addresses, strides, index, count",
-                "fetch(p, {o}, addresses[{o}], strides[{o}], index, count)",
-                full_at if self.full else [0],
+                "fetch_{e}(p, {o}, addresses[{o}], strides[{o}], index, count)",
+                [(o, o, self.edges[o].element) for o in (full_at if self.full else [0])],
                 tools,
             )
             self.put_outputs = _each_operand(
                 "put_outputs",
                 "p, addresses, strides, index, count, values",
-                "put(p, {o}, addresses[{o}], strides[{o}], index, count, values[{w}])",
-                output_at,
+                "put_{e}(p, {o}, addresses[{o}], strides[{o}], index, count, values[{w}])",
+                [(o, w, self.edges[o].element) for o, w in self.finished],
                 tools,
-                self.written,
             )
         else:
             self.fetch_full, self.put_outputs = self.fetch_columns, self.put_columns
+
+    def _placed(self, group) -> list[tuple[int, int]]:
+        """Of outputs of one function: which operand each is that is written, and which value."""
+        places = {self.outputs[w]: o for o, w in zip(self.output_at, self.written, strict=True)}
+        return [(places[n], k) for k, n in enumerate(group) if n in places]
 
     def _addresses(self):
         """``addresses(p, unit)`` of all operands at the start of a unit."""
@@ -242,7 +263,7 @@ class Operands:
         return places
 
     def _straight_fetch(self, places):
-        edge, packed, flipped = self.edge, self.packed, self.flipped
+        edges, packed, flipped = self.edges, self.packed, self.flipped
         kind = vectors(max(1, len(places)))
 
         @intrinsic
@@ -252,17 +273,18 @@ class Operands:
                 bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
                 items = []
                 for o in places:
+                    edge = edges[o]
                     step = I64(-edge.item if flipped else edge.item) if packed else steps[o]
                     place = builder.add(bases[o], builder.mul(at, step))
                     items.append(edge.load(builder, place, step, n, packed, flipped))
-                return ctx.make_tuple(builder, kind, items or [edge.zero()])
+                return ctx.make_tuple(builder, kind, items or [Edge.zero()])
 
             return kind(types.int64, addresses, strides, types.int64, types.int64), codegen
 
         return fetch
 
     def _straight_put(self):
-        edge, output_at, written = self.edge, self.output_at, self.written
+        edges, finished = self.edges, self.finished
         packed, flipped = self.packed, self.flipped
 
         @intrinsic
@@ -271,7 +293,8 @@ class Operands:
                 _, addresses_, strides_, at, n, values_ = args
                 bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
                 given = unpack(builder, values_)
-                for o, w in zip(output_at, written, strict=True):
+                for o, w in finished:
+                    edge = edges[o]
                     step = I64(-edge.item if flipped else edge.item) if packed else steps[o]
                     place = builder.add(bases[o], builder.mul(at, step))
                     edge.store(builder, place, step, n, given[w], packed, flipped)
@@ -284,14 +307,14 @@ class Operands:
 
     def stream_outputs(self):
         """``put_outputs`` of eight packed elements at aligned addresses, past the caches."""
-        edge, output_at, written = self.edge, self.output_at, self.written
+        edge, finished = self.edge, self.finished
 
         @intrinsic
         def stream(context, addresses, index, values):
             def codegen(ctx, builder, sig, args):
                 bases, given = unpack(builder, args[0]), unpack(builder, args[2])
                 offset = builder.mul(args[1], I64(edge.item))
-                for o, w in zip(output_at, written, strict=True):
+                for o, w in finished:
                     edge.stream(builder, builder.add(bases[o], offset), given[w])
                 return ctx.get_dummy_value()
 
@@ -301,7 +324,7 @@ class Operands:
 
     def fetch_pair(self):
         """``fetch(addresses, index)``: full operands of sixteen packed positions, as two tuples."""
-        edge, full_at = self.edge, self.full_at
+        edges, full_at = self.edges, self.full_at
         kind = vectors(max(1, len(full_at)))
         pair = types.UniTuple(kind, 2)
 
@@ -309,9 +332,11 @@ class Operands:
         def fetch(context, addresses, index):
             def codegen(ctx, builder, sig, args):
                 bases = unpack(builder, args[0])
-                offset = builder.mul(args[1], I64(edge.item))
-                found = [edge.load_pair(builder, builder.add(bases[o], offset)) for o in full_at]
-                halves = zip(*found, strict=True) if found else [[edge.zero()]] * 2
+                found = []
+                for o in full_at:
+                    offset = builder.mul(args[1], I64(edges[o].item))
+                    found.append(edges[o].load_pair(builder, builder.add(bases[o], offset)))
+                halves = zip(*found, strict=True) if found else [[Edge.zero()]] * 2
                 parts = [ctx.make_tuple(builder, kind, list(half)) for half in halves]
                 return ctx.make_tuple(builder, pair, parts)
 
@@ -321,7 +346,7 @@ class Operands:
 
     def put_pair(self):
         """``put(addresses, index, first, second, stream)``: outputs of sixteen packed positions."""
-        edge, output_at, written = self.edge, self.output_at, self.written
+        edge, finished = self.edge, self.finished
 
         @intrinsic
         def put(context, addresses, index, first, second, stream):
@@ -329,7 +354,7 @@ class Operands:
                 bases = unpack(builder, args[0])
                 offset = builder.mul(args[1], I64(edge.item))
                 one, two = (unpack(builder, a) for a in args[2:4])
-                for o, w in zip(output_at, written, strict=True):
+                for o, w in finished:
                     place = builder.add(bases[o], offset)
                     edge.store_pair(builder, place, one[w], two[w], args[4])
                 return ctx.get_dummy_value()
@@ -373,7 +398,7 @@ class Operands:
         itself, lowest address first as they lie in the box.
         """
         edge, count, flipped = self.edge, self.count, self.flipped
-        (target,) = self.output_at
+        target = self.finished[0][0]
         kind = types.UniTuple(types.int64, count)
         pair = types.Tuple((kind, types.int64))
 
@@ -394,15 +419,15 @@ class Operands:
 
     def prefetch(self):
         """Ask for the cache lines of packed full operands that will be read soon."""
-        step = -self.edge.item if self.flipped else self.edge.item
+        edges, sign = self.edges, -1 if self.flipped else 1
         full_at = self.full_at if self.packed else ()
 
         @intrinsic
         def ask(context, addresses, index):
             def codegen(ctx, builder, sig, args):
                 bases = unpack(builder, args[0])
-                offset = builder.mul(args[1], I64(step))
                 for o in full_at:
+                    offset = builder.mul(args[1], I64(sign * edges[o].item))
                     emit_prefetch(builder, builder.add(bases[o], offset))
                 return ctx.get_dummy_value()
 
@@ -429,29 +454,30 @@ class Operands:
         return replaced
 
     def _row_fetch(self):
-        edge, row_at = self.edge, self.row_at
+        edges, row_at = self.edges, self.row_at
         kind = vectors(max(1, len(row_at)))
 
         @intrinsic
         def fetch_rows(context, addresses):
             def codegen(ctx, builder, sig, args):
                 bases = unpack(builder, args[0])
-                items = [edge.load_one(builder, bases[o]) for o in row_at]
-                return ctx.make_tuple(builder, kind, items or [edge.zero()])
+                items = [edges[o].load_one(builder, bases[o]) for o in row_at]
+                return ctx.make_tuple(builder, kind, items or [Edge.zero()])
 
             return kind(addresses), codegen
 
         return fetch_rows
 
-    def _row_store(self):
-        edge, output_at = self.edge, self.output_at
+    def _row_store(self, outputs):
+        """``store_rows(addresses, values)``: one element of each of some outputs."""
+        edges = self.edges
 
         @intrinsic
         def store_rows(context, addresses, values):
             def codegen(ctx, builder, sig, args):
-                bases = unpack(builder, args[0])
-                for o, v in zip(output_at, unpack(builder, args[1]), strict=True):
-                    edge.store_one(builder, bases[o], v)
+                bases, given = unpack(builder, args[0]), unpack(builder, args[1])
+                for o, w in outputs:
+                    edges[o].store_one(builder, bases[o], given[w])
                 return ctx.get_dummy_value()
 
             return types.void(addresses, values), codegen

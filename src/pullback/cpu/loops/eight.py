@@ -47,14 +47,14 @@ def make_fetch(operands: Operands):
     ``y_before`` is read one position further on. Past the end of the axis the last position is
     read, which never reaches an output.
     """
-    edge, packed = operands.edge, operands.packed
+    edges, packed = operands.edges, operands.packed
     shifts = [int(name.endswith("_before")) for name in operands.full]
     kind = eight(len(operands.full))
 
     # Packed operands are told apart by one test; others may be packed one by one.
     together = [range(len(shifts))] if packed else [[o] for o in range(len(shifts))]
 
-    def near(builder, base, axis, start, column):
+    def near(builder, edge, base, axis, start, column):
         at = builder.add(base, builder.mul(column, I64(edge.item)))
         at = builder.add(at, builder.mul(start, axis))
         rows = []
@@ -63,7 +63,7 @@ def make_fetch(operands: Operands):
             at = builder.add(at, axis)
         return rows
 
-    def far(builder, base, axis, across, start, last, column, lanes):
+    def far(builder, edge, base, axis, across, start, last, column, lanes):
         first = builder.add(base, builder.mul(column, across))
         rows = []
         for k in EIGHT:
@@ -90,27 +90,33 @@ def make_fetch(operands: Operands):
             for some in together:
                 close = whole
                 if not packed:
-                    beside = builder.icmp_signed("==", across[some[0]], I64(edge.item))
+                    beside = builder.icmp_signed("==", across[some[0]], I64(edges[some[0]].item))
                     close = builder.and_(whole, beside)
                 with builder.if_else(close, likely=True) as (then, otherwise):
                     with then:
-                        one = [near(builder, bases[o], axis[o], starts[o], column_) for o in some]
+                        one = [
+                            near(builder, edges[o], bases[o], axis[o], starts[o], column_)
+                            for o in some
+                        ]
                         one_block = builder.block
                     with otherwise:
                         other = [
-                            far(builder, bases[o], axis[o], across[o], starts[o], last, column_,
-                                lanes_)
+                            far(builder, edges[o], bases[o], axis[o], across[o], starts[o], last,
+                                column_, lanes_)
                             for o in some
                         ]  # fmt: skip
                         other_block = builder.block
-                for pairs in zip(one, other, strict=True):
+                for o, *pairs in zip(some, one, other, strict=True):
                     for k, (near_, far_) in enumerate(zip(*pairs, strict=True)):
-                        v = builder.phi(edge.stored)
+                        v = builder.phi(edges[o].stored)
                         v.add_incoming(near_, one_block)
                         v.add_incoming(far_, other_block)
                         chunk[k].append(v)
             chunk = [
-                [Lanes(builder, widen(builder, v, edge.element, edge.native_half)) for v in items]
+                [
+                    Lanes(builder, widen(builder, v, edge.element, edge.native_half))
+                    for edge, v in zip(edges, items, strict=False)
+                ]
                 for items in chunk
             ]
             return pack_eight(ctx, builder, kind, chunk)
@@ -128,7 +134,7 @@ def make_put(operands: Operands, paired: bool):
     with the states of a two-way scan there are too few registers (cumprod took a sixth longer).
     """
     edge, packed = operands.edge, operands.packed
-    output_at, written = operands.output_at, operands.written
+    finished = operands.finished
 
     @intrinsic
     def put(context, addresses, strides, steps, start, count, column, lanes, values):
@@ -140,7 +146,7 @@ def make_put(operands: Operands, paired: bool):
                 builder.icmp_signed("==", lanes_, I64(LANES)),
                 builder.icmp_signed("==", count_, I64(LANES)),
             )
-            for o, w in zip(output_at, written, strict=True):
+            for o, w in finished:
                 values_ = edge.narrow_all(builder, [items[w] for items in given], paired)
                 step = I64(edge.item) if packed else across[o]
                 at = builder.add(bases[o], builder.mul(column_, step))
