@@ -277,9 +277,10 @@ class Function:
         targets = {}
         for k, (operand, buffer) in enumerate(zip(writes, given, strict=True)):
             word = "out" if len(writes) == 1 else f"out[{k}]"
-            targets[operand.name] = _Target(
-                buffer, like, shapes[operand.role], lead, operand.name, word
-            )
+            # A state keeps what a caller who goes on from it would lose.
+            dtype = "f64" if operand.type is Type.STATE else lead.dtype
+            shape = shapes[operand.role]
+            targets[operand.name] = _Target(buffer, like, shape, dtype, lead, operand.name, word)
         return targets
 
     def _several(self, out: Any) -> Sequence[Any]:
@@ -297,14 +298,16 @@ class Function:
 class _Target:
     """Where a result goes: the caller's ``out``, or a new array like an operand."""
 
-    def __init__(self, out: Any, like: Any, shape: Shape, v: View, name: str, word: str):
+    def __init__(
+        self, out: Any, like: Any, shape: Shape, dtype: str, v: View, name: str, word: str
+    ):
         self.given, self.like = out, like
         if out is not None:
             self.array = out
-        elif shape == v.shape and is_writable_kind(like):
+        elif (shape, dtype) == (v.shape, v.dtype) and is_writable_kind(like):
             self.array = empty_like(like, name=name)
         else:
-            self.array = empty(like, shape, v.dtype, name=name)
+            self.array = empty(like, shape, dtype, name=name)
         self.view = output_view(self.array, word if out is not None else name)
         if self.view.shape != shape:
             raise InvalidProblemError(f"{word}: expected shape {shape}, got {self.view.shape}")

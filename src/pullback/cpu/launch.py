@@ -126,20 +126,19 @@ def choose_layout(
     problem: Problem,
     strides: Sequence[Sequence[int]],
     items: Sequence[int],
-    lane_count: int,
-    outputs: int,
+    lanes: Sequence[int],
 ) -> Layout:
     """Split dimensions into axis and rest and decide which way the lanes lie.
 
     ``strides`` are per operand and dimension of the problem, ``items`` the sizes of the operands'
-    elements; the first ``lane_count`` operands and the last ``outputs`` are walked along the lanes,
-    the others are constant along the axis.
+    elements; ``lanes`` are the operands that are walked along the lanes, the others are constant
+    along the axis.
     """
     shape, axes = problem.shape, problem.axes
     per_operand = [list(s) for s in strides]
     pointwise = is_pointwise(problem.formula)
     outer = [d for d in range(len(shape)) if d not in axes]
-    guide = per_operand[-1] if lane_count == 0 else per_operand[0]
+    guide = per_operand[lanes[0]] if lanes else per_operand[-1]
     outer.sort(key=lambda d: -abs(guide[d]))
     outer_sizes, outer_strides = merge(
         [shape[d] for d in outer], [[s[d] for d in outer] for s in per_operand]
@@ -158,7 +157,6 @@ def choose_layout(
         axis_sizes, axis_strides = [1], [[item] for item in items]
     if len(axis_sizes) > 1:
         return Layout("bent rows", outer_sizes, outer_strides, axis_sizes, axis_strides)
-    lanes = [*range(lane_count), *range(len(per_operand) - outputs, len(per_operand))]
     # In elements: 1 where neighbours are neighbours in memory, -1 where they descend.
     along = [axis_strides[o][0] / items[o] for o in lanes]
     one_way = along.count(along[0]) == len(along) and abs(along[0]) == 1
@@ -357,8 +355,8 @@ class Launch:
         types = tuple(
             (op.operand(n).symbol, kind) for n, kind in stored.items() if kind != problem.element
         )
-        walked = sum(op.writes[w].role is Role.ELEMENT for w in written)
-        layout = choose_layout(problem, table, items, len(full), walked)
+        lanes = [k for k, n in enumerate(self.sources) if op.operand(n).role is Role.ELEMENT]
+        layout = choose_layout(problem, table, items, lanes)
         self._offsets = [0] * len(table)
         origin, turn = 0, 1
         if isinstance(formula, ScanFormula):

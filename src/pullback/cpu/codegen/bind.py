@@ -99,18 +99,24 @@ def any_element(function: Callable, primitives, full, row, known):
     return call
 
 
-def per_row(function: Callable, element: str, row, known, state, results: int):
-    """``f(const, row, known, state)``: a close or a finish, as a tuple of vectors."""
-    names = Names(const=CONSTANT_NAMES, row=row, known=known, state=state)
+def per_row(
+    function: Callable, element: str, row, known, state, results: int, constants=None, picked=None
+):
+    """``f(const, row, known, state)``: a close or a finish, as a tuple of vectors.
+
+    ``constants`` and ``picked`` are as in :func:`per_element`.
+    """
+    names = Names(constants, const=CONSTANT_NAMES, row=row, known=known, state=state)
     emit = emit_call(traced(function, primitives_for(element)), names)
-    kind = vectors(results)
+    picked = range(results) if picked is None else picked
+    kind = vectors(len(picked))
 
     @intrinsic
     def call(context, const, row, known, state):
         def codegen(ctx, builder, sig, args):
             const_, row_, known_, state_ = (unpack(builder, a) for a in args)
             values = emit(builder, const=const_, row=row_, known=known_, state=state_)
-            return pack(ctx, builder, kind, values)
+            return pack(ctx, builder, kind, [values[k] for k in picked])
 
         return kind(const, row, known, state), codegen
 

@@ -168,6 +168,7 @@ class Operands:
         # A formula gives all outputs; only those at these positions are written.
         self.written = tuple(range(len(self.outputs))) if written is None else written
         self.edge = Edge(element)
+        self.ends = tuple(ends)
         names = (*self.full, *self.row, *(self.outputs[w] for w in self.written))
         stored = types or {}
         self.edges = [Edge(stored.get(n.removesuffix("_before"), element)) for n in names]
@@ -190,7 +191,8 @@ class Operands:
         self.column_strides = self._words(emit_column_stride)
         self.fetch_columns = self._straight_fetch(full_at)
         self.fetch_row_columns = self._straight_fetch(row_at)
-        self.put_columns = self._straight_put()
+        self.put_columns = self._straight_put(self.finished)
+        self.put_end_columns = self._straight_put(self.ended)
         if bent:
             kinds = {e.element: e for e in self.edges}
             tools = {f"fetch_{k}": make_bent_fetch(e) for k, e in kinds.items()}
@@ -283,8 +285,8 @@ class Operands:
 
         return fetch
 
-    def _straight_put(self):
-        edges, finished = self.edges, self.finished
+    def _straight_put(self, outputs):
+        edges = self.edges
         packed, flipped = self.packed, self.flipped
 
         @intrinsic
@@ -293,7 +295,7 @@ class Operands:
                 _, addresses_, strides_, at, n, values_ = args
                 bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
                 given = unpack(builder, values_)
-                for o, w in finished:
+                for o, w in outputs:
                     edge = edges[o]
                     step = I64(-edge.item if flipped else edge.item) if packed else steps[o]
                     place = builder.add(bases[o], builder.mul(at, step))

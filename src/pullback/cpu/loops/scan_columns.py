@@ -79,7 +79,7 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     fold, watch, quiet = parts.fold, parts.watch, parts.quiet
     fetch, lift = make_fetch(operands), make_lift(fold)
     put = make_put(operands, paired=parts.prefix is None)
-    finish = make_finish(parts, len(operands.outputs), descending)
+    finish = make_finish(parts, len(operands.outputs) - len(operands.ends), descending)
     in_turn, scan_eight = make_in_turn(fold.size, descending), fold.scan_eight
     fetch_row_columns = operands.fetch_row_columns
     look_at_gradient, look_at_row, look_at_carry = watch.gradient, watch.row_gradient, watch.carry
@@ -110,6 +110,8 @@ def _one_way(parts: ScanParts, operands: Operands):
     fold = parts.fold
     combine, identity, read, write = fold.combine, fold.identity, fold.read, fold.write
     scan_chunk = _make_scan_chunk(parts, operands, descending=False)
+    begin, finish_columns = parts.start, _columns_end(parts, operands)
+    fetch_row_columns = operands.fetch_row_columns
     pitch = 8 * WIDEST_ONE_WAY
     block_scratch = stack(WIDEST_ONE_WAY * fold.size)
     chunk_scratch = stack(WIDEST_ONE_WAY * fold.size)
@@ -119,7 +121,8 @@ def _one_way(parts: ScanParts, operands: Operands):
         extent = word(p, EXTENT)
         block_box, chunk_box = block_scratch(), chunk_scratch()
         for c in range(0, width, LANES):
-            write(block_box + 8 * c, pitch, identity())
+            row = fetch_row_columns(p, addresses, steps, left + c, least(LANES, width - c))
+            write(block_box + 8 * c, pitch, begin(const, row))
         for b in range(word(p, BLOCKS)):
             for c in range(0, width, LANES):
                 write(chunk_box + 8 * c, pitch, identity())
@@ -137,8 +140,31 @@ def _one_way(parts: ScanParts, operands: Operands):
             for c in range(0, width, LANES):
                 carry = combine(read(block_box + 8 * c, pitch), read(chunk_box + 8 * c, pitch))
                 write(block_box + 8 * c, pitch, carry)
+        for c in range(0, width, LANES):
+            lanes = least(LANES, width - c)
+            carry = read(block_box + 8 * c, pitch)
+            finish_columns(p, const, addresses, steps, left + c, lanes, carry)
 
     return scan_tile
+
+
+def _columns_end(parts: ScanParts, operands: Operands):
+    """The outputs of the state behind eight columns."""
+    if not parts.has_end:
+
+        @inner
+        def nothing(p, const, addresses, steps, column, lanes, carry):
+            pass
+
+        return nothing
+    end, put, fetch_row_columns = parts.end, operands.put_end_columns, operands.fetch_row_columns
+
+    @inner
+    def finish_columns(p, const, addresses, steps, column, lanes, carry):
+        row = fetch_row_columns(p, addresses, steps, column, lanes)
+        put(p, addresses, steps, column, lanes, end(const, row, no_vectors(), carry))
+
+    return finish_columns
 
 
 def _make_prefix_chunks(parts: ScanParts, operands: Operands):

@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...formulas.record import Quiet, ScanFormula
-from ..codegen.bind import Fold, any_element, element_emitter, per_element, with_constants
+from ..codegen.bind import (
+    Fold,
+    any_element,
+    element_emitter,
+    per_element,
+    per_row,
+    with_constants,
+)
 from ..codegen.elementary import primitives_for
+from ..codegen.jit import inner
 from ..codegen.operands import Operands
-from ..codegen.vectors import concatenate
+from ..codegen.vectors import concatenate, no_vectors
 from ..codegen.watch import Watch
 
 # Elements scanned from the identity before the carry of what came before is put in front.
@@ -52,7 +60,7 @@ class ScanParts:
         self.fold = Fold(formula.monoid, primitives, full, row, known)
         constants = {**(self.prefix.constants if self.prefix else {}), **self.fold.constants}
         after = (*known, *self.fold.state)
-        outputs = len(operands.outputs)
+        outputs = len(operands.outputs) - len(operands.ends)
         self.finish = per_element(
             formula.finish, primitives, full, row, after, outputs, constants=constants
         )
@@ -61,3 +69,31 @@ class ScanParts:
         self.inclusive = formula.inclusive
         self.watch = Watch(element, full, row, formula.scaled if plain else None)
         self.quiet = QuietParts(formula, primitives, self.fold, full, row, known)
+        if formula.prefix and (formula.start or formula.end):
+            raise TypeError("a scan with a prefix has neither a start nor an end")
+        self.start = self._start(formula, element, row)
+        self.has_end = bool(operands.ended)
+        self.end = None
+        if formula.end:
+            state, held = self.fold.state, self.fold.constants
+            self.end = per_row(formula.end, element, row, (), state, len(operands.ends), held)
+
+    def _start(self, formula: ScanFormula, element: str, row):
+        """``start(const, row)``: the state in front of a row."""
+        fold, identity = self.fold, self.fold.identity
+        if formula.start is None:
+
+            @inner
+            def nothing(const, row):
+                return identity()
+
+            return nothing
+        size = len(formula.monoid.state)
+        places = [formula.monoid.state.index(name) for name in fold.state]
+        begin = per_row(formula.start, element, row, (), (), size, picked=places)
+
+        @inner
+        def begun(const, row):
+            return begin(const, row, no_vectors(), no_vectors())
+
+        return begun

@@ -163,7 +163,8 @@ class RowScan:
         Meanwhile the output of the block lies in a box, and the addresses say so.
         """
         item, move = self.operands.edge.item, self.operands.staged()
-        possible = writes and self.operands.packed
+        # One box holds one output.
+        possible = writes and self.operands.packed and len(self.operands.finished) == 1
 
         @inner
         def stage(p, addresses, first, stop, box):
@@ -291,12 +292,12 @@ def make_scan_rows_kernel(formula: ScanFormula, element: str, operands: Operands
 
 
 def _one_way(scan: RowScan):
-    combine, identity = scan.parts.fold.combine, scan.parts.fold.identity
-    scan_block = scan.block_scan(writes=True)
+    combine, start = scan.parts.fold.combine, scan.parts.start
+    scan_block, finish_row = scan.block_scan(writes=True), _row_end(scan)
 
     @inner
     def scan_row(p, const, row, addresses, strides, following):
-        carry = identity()
+        carry = start(const, row)
         blocks = word(p, BLOCKS)
         for b in range(blocks):
             ahead, next_first = addresses, (b + AHEAD) * SCAN_BLOCK
@@ -304,8 +305,27 @@ def _one_way(scan: RowScan):
                 ahead, next_first = following, (b + AHEAD - blocks) * SCAN_BLOCK
             total = scan_block(p, const, row, addresses, strides, b, carry, ahead, next_first)
             carry = combine(carry, total)
+        finish_row(const, row, addresses, carry)
 
     return scan_row
+
+
+def _row_end(scan: RowScan):
+    """``finish_row(const, row, addresses, carry)``: the outputs of the state behind a row."""
+    if not scan.parts.has_end:
+
+        @inner
+        def nothing(const, row, addresses, carry):
+            pass
+
+        return nothing
+    end, store = scan.parts.end, scan.operands.store_ends
+
+    @inner
+    def finish_row(const, row, addresses, carry):
+        store(addresses, end(const, row, no_vectors(), carry))
+
+    return finish_row
 
 
 def _both_ways(scan: RowScan):
@@ -419,6 +439,7 @@ def make_back_totals_kernel(formula: ScanFormula, element: str, operands: Operan
     ways, fold, prefix = BothWays(scan), scan.parts.fold, scan.parts.prefix
     identity, size, write_one = fold.identity, fold.size, fold.write_one
     p_combine, p_size, carry_into = prefix.combine, prefix.size, _carry_into(prefix)
+    p_identity = prefix.identity
     prefix_block, allocate = ways.prefix_block, ways.planes
     back_block = scan.back_block(writes=False)
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
@@ -435,7 +456,8 @@ def make_back_totals_kernel(formula: ScanFormula, element: str, operands: Operan
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
             first = least(skipped + part * share, blocks)
-            before = carry_into(word(p, SCRATCH) + index * blocks * p_size * 8, first)
+            totals_before = word(p, SCRATCH) + index * blocks * p_size * 8
+            before = carry_into(totals_before, first, p_identity())
             for b in range(first, least(first + share, blocks)):
                 total, _ = prefix_block(
                     p, const, row, addresses, strides, b, before, planes, nothing_seen()
@@ -455,6 +477,7 @@ def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operand
     fold, prefix = scan.parts.fold, scan.parts.prefix
     combine, identity, size, read_one = fold.combine, fold.identity, fold.size, fold.read_one
     p_combine, p_size, carry_into = prefix.combine, prefix.size, _carry_into(prefix)
+    p_identity = prefix.identity
     p_read_one, p_write_one = prefix.read_one, prefix.write_one
     ways = BothWays(scan)
     sweep, allocate = ways.sweep(), ways.planes
@@ -474,7 +497,7 @@ def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operand
             last = least(first + share, blocks)
             totals = word(p, SCRATCH) + index * blocks * p_size * 8
             kept = totals + area + first * p_size * 8
-            before = carry_into(totals, first)
+            before = carry_into(totals, first, p_identity())
             into_last = before
             for b in range(first, last):
                 if (b - first) % GROUP == 0:
@@ -492,12 +515,11 @@ def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operand
 
 
 def _carry_into(fold):
-    """The totals before a block, joined in order."""
-    combine, identity, size, read_one = fold.combine, fold.identity, fold.size, fold.read_one
+    """The totals before a block, joined in order behind a first state."""
+    combine, size, read_one = fold.combine, fold.size, fold.read_one
 
     @inner
-    def carry_into(totals, block):
-        carry = identity()
+    def carry_into(totals, block, carry):
         for b in range(block):
             carry = combine(carry, read_one(totals + b * size * 8))
         return carry
@@ -538,7 +560,7 @@ def make_scan_parts_kernel(formula: ScanFormula, element: str, operands: Operand
     scan = RowScan(formula, element, operands, plain=False)
     fold = scan.parts.fold
     combine, size, carry_into = fold.combine, fold.size, _carry_into(fold)
-    scan_block = scan.block_scan(writes=True)
+    scan_block, start, finish_row = scan.block_scan(writes=True), scan.parts.start, _row_end(scan)
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
@@ -551,12 +573,16 @@ def make_scan_parts_kernel(formula: ScanFormula, element: str, operands: Operand
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
             first = least(part * share, blocks)
-            carry = carry_into(word(p, SCRATCH) + index * blocks * size * 8, first)
-            for b in range(first, least(first + share, blocks)):
+            last = least(first + share, blocks)
+            totals = word(p, SCRATCH) + index * blocks * size * 8
+            carry = carry_into(totals, first, start(const, row))
+            for b in range(first, last):
                 total = scan_block(
                     p, const, row, addresses, strides, b, carry, addresses, (b + 1) * SCAN_BLOCK
                 )
                 carry = combine(carry, total)
+            if last == blocks and first < last:
+                finish_row(const, row, addresses, carry)
         fence()
 
     return kernel
