@@ -7,7 +7,7 @@ down once, in ``SCANS`` and ``TWO_WAYS``; an evaluator is one line of ``EVALUATO
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -15,11 +15,13 @@ import pytest
 import pullback as pb
 from pullback.core.declare import Operand, Role, Type
 from pullback.core.problem import Problem
+from pullback.cpu.backend import NumbaRunner
 from pullback.cpu.launch import Launch
 from pullback.errors import UnsupportedError
 from pullback.formulas.arrays import evaluate
 from pullback.formulas.primitives import where
 from pullback.formulas.record import Formula, Monoid, Pass, RowFormula, ScanFormula
+from pullback.memory.view import DTYPES, view
 
 X = np.array([2.0, 3.0, 5.0, 7.0])
 MASK = np.array([True, False, False, True])
@@ -46,11 +48,39 @@ def on_jax(problem: Problem, operands: dict[str, np.ndarray]) -> tuple[np.ndarra
     return tuple(np.asarray(a) for a in evaluate(problem, arrays, JAX))
 
 
+def on_the_cpu(problem: Problem, operands: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    """By the loops along rows."""
+    used = {o.name for role in (Role.ELEMENT, Role.ROW) for o in problem.used(role)}
+    arrays = {n: a for n, a in operands.items() if n in used}
+    dtype = DTYPES[problem.element]
+    outputs = {n: np.full(problem.shape_of(n), np.nan, dtype) for n in problem.op.outputs}
+    views = {n: view(a, n) for n, a in {**arrays, **outputs}.items()}
+    NumbaRunner(problem).run(views, 0, 0, 1)
+    return tuple(outputs.values())
+
+
+def on_the_cpu_across(problem: Problem, operands: dict[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    """By the loops down columns: as many of the two rows as make them lie across."""
+    (axis,) = problem.axes
+    other = 1 - axis
+    many = {n: np.repeat(a, 8, other) for n, a in operands.items()}
+    shape = tuple(16 if d == other else n for d, n in enumerate(problem.shape))
+    lying = {n: np.ascontiguousarray(np.moveaxis(a, axis, 0)) for n, a in many.items()}
+    down = replace(problem, shape=(shape[axis], 16), axes=(0,))
+    strides = {n: a.strides for n, a in lying.items()}
+    strides |= dict.fromkeys(problem.op.outputs, (64, 4))
+    assert "columns" in Launch(down, strides, 1).schedule
+    results = on_the_cpu(down, lying)
+    return tuple(np.moveaxis(a[:, ::8], 0, axis) for a in results)
+
+
 EVALUATORS: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
     "arrays of numpy": on_numpy,
     "arrays of torch": on_torch,
     "arrays of jax": on_jax,
 }
+# The loops know the names of scans; what lies before a position of another row is not asked there.
+SCANNING = EVALUATORS | {"rows of the CPU": on_the_cpu, "columns of the CPU": on_the_cpu_across}
 
 
 # A state is a number and ten to the count of its digits: joined, they show the order.
@@ -97,7 +127,10 @@ def made_up(record: Formula, elements: tuple[str, ...], rows: tuple[str, ...] = 
         "forward",
         "",
         (Operand("x"), Operand("mask", type=Type.BOOL), Operand("start", Role.ROW)),
-        (*(Operand(n) for n in elements), *(Operand(n, Role.ROW) for n in rows)),
+        (
+            *(Operand(f"out_{n}") for n in elements),
+            *(Operand(f"out_{n}", Role.ROW) for n in rows),
+        ),
         lambda: record,
     )
 
@@ -111,10 +144,11 @@ def run_along(evaluator: str, op: pb.Op, axis: int, reverse: bool) -> dict[str, 
     }
     operands = {n: a if axis else a.T for n, a in rows.items()}
     problem = Problem(op, "f32", operands["x"].shape, (axis,), reverse=reverse)
-    results = EVALUATORS[evaluator](problem, operands)
+    results = SCANNING[evaluator](problem, operands)
     for name, result in zip(op.outputs, results, strict=True):
         assert result.shape == problem.shape_of(name)
-    return {n: a if axis else a.T for n, a in zip(op.outputs, results, strict=True)}
+    given = zip(op.outputs, results, strict=True)
+    return {n.removeprefix("out_"): a if axis else a.T for n, a in given}
 
 
 def check(results: dict[str, np.ndarray], expected: dict[str, list[float]]) -> None:
@@ -163,9 +197,12 @@ ALWAYS = {
 }
 
 
-@pytest.mark.parametrize("axis", [1, 0])
-@pytest.mark.parametrize("scan", SCANS)
-@pytest.mark.parametrize("evaluator", EVALUATORS)
+# A kernel takes a second to compile: on the CPU, scans that between them have every trait.
+TRIED = [(e, s, axis) for e in EVALUATORS for s in SCANS for axis in (1, 0)]
+TRIED += [(e, s, 1) for e in SCANNING.keys() - EVALUATORS.keys() for s in (*SCANS[1:3], *SCANS[5:])]
+
+
+@pytest.mark.parametrize(("evaluator", "scan", "axis"), sorted(TRIED, key=str))
 def test_names_of_a_scan(evaluator, scan, axis):
     record = ScanFormula(
         DIGITS,
@@ -221,9 +258,11 @@ TWO_WAYS = (
 )
 
 
-@pytest.mark.parametrize("axis", [1, 0])
-@pytest.mark.parametrize("ways", TWO_WAYS)
-@pytest.mark.parametrize("evaluator", EVALUATORS)
+@pytest.mark.parametrize(
+    ("evaluator", "ways", "axis"),
+    [(e, w, axis) for e in EVALUATORS for w in TWO_WAYS for axis in (1, 0)]
+    + [(e, w, 1) for e in sorted(SCANNING.keys() - EVALUATORS.keys()) for w in TWO_WAYS[:2]],
+)
 def test_names_of_a_scan_with_a_prefix(evaluator, ways, axis):
     record = ScanFormula(
         MARKED,
@@ -240,28 +279,17 @@ def test_names_of_a_scan_with_a_prefix(evaluator, ways, axis):
     check(results, {"seen": list(ways.seen), "number": list(ways.numbers)})
 
 
-# The CPU's loops, on places alone.
+# The CPU's loops on rows longer than the lanes.
 
 
 def place(index, first):
     return index + where(first, 1000.0, 0.0)
 
 
-def on_the_cpu(op: pb.Op, x: np.ndarray, axis: int, reverse: bool) -> np.ndarray:
-    """The output of an op that reads x."""
-    y = np.full_like(x, np.nan)
-    arrays = {"x": x, "y": y}
-    problem = Problem(op, "f64", x.shape, (axis,), reverse=reverse)
-    launch = Launch(problem, {n: a.strides for n, a in arrays.items()}, threads=1)
-    workspace = np.zeros(launch.workspace + 64, np.uint8)
-    launch.run({n: a.ctypes.data for n, a in arrays.items()}, workspace.ctypes.data, 1)
-    return y
-
-
 @pytest.mark.parametrize("axis", [1, 0])
 @pytest.mark.parametrize("two_ways", [False, True])
 def test_places_on_the_cpu(two_ways, axis):
-    """Rows and columns longer than the lanes, as they lie in memory and turned round."""
+    """Rows and columns, as they lie in memory and turned round."""
     n = 21
     x = np.zeros((10, n)) if axis else np.zeros((n, 10))
     one_way = [(False, True), (True, False)]
@@ -275,8 +303,35 @@ def test_places_on_the_cpu(two_ways, axis):
         )
         expected = np.arange(float(n))
         expected[n - 1 if reverse else 0] += 1000.0
-        found = on_the_cpu(made_up(record, ("y",)), x, axis, reverse)
+        problem = Problem(made_up(record, ("y",)), "f64", x.shape, (axis,), reverse=reverse)
+        (found,) = on_the_cpu(problem, {"x": x})
         assert ((found if axis else found.T) == expected).all(), (against, reverse)
+
+
+def beside(x_before, mask_before):
+    return where(mask_before, -x_before, x_before)
+
+
+@pytest.mark.parametrize("axis", [1, 0])
+@pytest.mark.parametrize("against", [False, True])
+def test_neighbours_on_the_cpu(against, axis):
+    """Across chunks of lanes and blocks, from both ends."""
+    n = 1300
+    rows = np.arange(10.0 * n).reshape(10, n)
+    mask = rows % 3 == 0
+    for reverse in (False, True):
+        record = ScanFormula(DIGITS, beside, True, against, before=(("x", 0.5),))
+        problem = Problem(made_up(record, ("y",)), "f64", (10, n), (1,), reverse=reverse)
+        operands = {"x": rows, "mask": mask}
+        if not axis:
+            problem = replace(problem, shape=(n, 10), axes=(0,))
+            operands = {k: np.ascontiguousarray(a.T) for k, a in operands.items()}
+        (found,) = on_the_cpu(problem, operands)
+        found = found if axis else found.T
+        expected = np.where(mask, -rows, rows)
+        border = np.full((10, 1), 0.5)
+        parts = (expected[:, 1:], border) if reverse else (border, expected[:, :-1])
+        assert np.array_equal(found, np.concatenate(parts, 1)), reverse
 
 
 # Rows: the digits of a whole row, and places as an apply sees them.

@@ -26,6 +26,7 @@ from ..errors import (
     UnsupportedError,
     WorkspaceTooSmallError,
 )
+from ..formulas.record import looks_back
 from ..memory.overlap import overlaps, same_memory, self_overlaps
 from ..memory.view import View, byte_view, mark_written, output_view, view
 from ..threads import get_num_threads
@@ -65,8 +66,9 @@ class Runnable:
         self.dtypes = {n: self._dtypes_of(n) for n in self.shapes}
         # Of several outputs any may be left out.
         self.skips = len(self.op.outputs) > 1
-        # A row of a segment op is read again after another may have been written over it.
-        self.in_place = not problem.is_segmented
+        # A row of a segment op is read again after another may have been written over it, and so is
+        # a position that the next one asks for.
+        self.in_place = not (problem.is_segmented or looks_back(problem.formula))
         self._packed: PackedCall | None = None
 
     def _dtypes_of(self, name: str) -> tuple[str, ...]:

@@ -179,6 +179,16 @@ def parameters(function: Callable) -> tuple[str, ...]:
     return code.co_varnames[: code.co_argcount]
 
 
+def looks_back(formula: Formula) -> bool:
+    """Whether a position asks for what lies before it where a loop has been already.
+
+    The loops of a scan against the forward direction come to ``NAME_before`` later.
+    """
+    if isinstance(formula, RowFormula) or (formula.against and formula.prefix is None):
+        return False
+    return any(name.endswith("_before") for name in names_read(formula))
+
+
 def is_pointwise(formula: Formula) -> bool:
     """Whether the elements of a row do not depend on each other."""
     return (

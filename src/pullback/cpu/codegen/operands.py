@@ -27,7 +27,7 @@ from .block import (
     word,
 )
 from .jit import inner
-from .lanes import I64, LANES
+from .lanes import I32, I64, LANES, constant, doubles, splat
 from .storage import Edge
 from .vectors import Vector, set_double, set_vector, stack, unpack, vector_at, vectors
 
@@ -441,19 +441,55 @@ class Operands:
         """``fetch`` of a single full operand, for a position of its own."""
         return self._straight_fetch([operand])
 
-    def replace_last(self):
-        """A tuple of full operands with another vector as the last."""
+    def replace(self, operand: int):
+        """``replaced(full, one)``: a tuple of full operands with another vector for one of them."""
         kind = vectors(len(self.full))
 
         @intrinsic
-        def replaced(context, full, last):
+        def replaced(context, full, one):
             def codegen(ctx, builder, sig, args):
-                items = [*unpack(builder, args[0])[:-1], *unpack(builder, args[1])]
+                items = unpack(builder, args[0])
+                (items[operand],) = unpack(builder, args[1])
                 return ctx.make_tuple(builder, kind, items)
 
-            return kind(kind, last), codegen
+            return kind(kind, one), codegen
 
         return replaced
+
+    def moved_in(self, border: float):
+        """``moved(one)``: lanes moved on by one position, the border in the place of the first."""
+        flipped = self.flipped
+
+        @intrinsic
+        def moved(context, one):
+            def codegen(ctx, builder, sig, args):
+                (v,) = unpack(builder, args[0])
+                back = 1 if flipped else -1
+                order = [lane + back for lane in range(LANES)]
+                order = [k if 0 <= k < LANES else LANES for k in order]
+                v = builder.shuffle_vector(v, doubles(border), constant(order, I32))
+                return ctx.make_tuple(builder, vectors(1), [v])
+
+            return vectors(1)(vectors(1)), codegen
+
+        return moved
+
+    def filled_in(self, border: float):
+        """``filled(one, count)``: the border behind the first ``count`` positions."""
+        flipped = self.flipped
+        lanes = range(LANES - 1, -1, -1) if flipped else range(LANES)
+
+        @intrinsic
+        def filled(context, one, count):
+            def codegen(ctx, builder, sig, args):
+                (v,) = unpack(builder, args[0])
+                there = builder.icmp_signed("<", constant(lanes, I64), splat(builder, args[1]))
+                v = builder.select(there, v, doubles(border))
+                return ctx.make_tuple(builder, vectors(1), [v])
+
+            return vectors(1)(vectors(1), types.int64), codegen
+
+        return filled
 
     def _row_fetch(self):
         edges, row_at = self.edges, self.row_at

@@ -16,7 +16,7 @@ from ..codegen.lanes import DOUBLES, I64, LANES, Lanes, doubles, splat
 from ..codegen.operands import Operands
 from ..codegen.storage import widen
 from ..codegen.vectors import pack, unpack, vectors
-from .scan_parts import ScanParts
+from .scan_parts import Neighbour, ScanParts
 
 EIGHT = range(LANES)
 
@@ -41,14 +41,14 @@ def _index(builder, block, start, k: int):
     return builder.sitofp(splat(builder, index), DOUBLES)
 
 
-def make_fetch(operands: Operands):
+def make_fetch(operands: Operands, neighbours: dict[int, Neighbour]):
     """``fetch(addresses, strides, steps, start, extent, column, lanes)`` of the full operands.
 
-    ``y_before`` is read one position further on. Past the end of the axis the last position is
-    read, which never reaches an output.
+    Past the end of the axis the last position is read, which never reaches an output; beside it,
+    a neighbour is its border.
     """
     edges, packed = operands.edges, operands.packed
-    shifts = [int(name.endswith("_before")) for name in operands.full]
+    shifts = [neighbours[o].shift if o in neighbours else 0 for o in operands.full_at]
     kind = eight(len(operands.full))
 
     # Packed operands are told apart by one test; others may be packed one by one.
@@ -70,6 +70,8 @@ def make_fetch(operands: Operands):
             wanted = builder.add(start, I64(k))
             inside = builder.icmp_signed("<", wanted, last)
             position = builder.select(inside, wanted, last)
+            inside = builder.icmp_signed(">", position, I64(0))
+            position = builder.select(inside, position, I64(0))
             at = builder.add(first, builder.mul(position, axis))
             rows.append(edge.far(builder, at, across, lanes))
         return rows
@@ -81,11 +83,13 @@ def make_fetch(operands: Operands):
             start_, extent_, column_, lanes_ = args[3:]
             starts = [builder.add(start_, I64(shift)) for shift in shifts]
             last = builder.sub(extent_, I64(1))
-            end = builder.add(start_, I64(LANES + max(shifts)))
+            end = builder.add(start_, I64(LANES + max([0, *shifts])))
             whole = builder.and_(
                 builder.icmp_signed("==", lanes_, I64(LANES)),
                 builder.icmp_signed("<=", end, extent_),
             )
+            if min(shifts, default=0) < 0:
+                whole = builder.and_(whole, builder.icmp_signed(">", start_, I64(0)))
             chunk: list[list] = [[] for _ in EIGHT]
             for some in together:
                 close = whole
@@ -119,6 +123,13 @@ def make_fetch(operands: Operands):
                 ]
                 for items in chunk
             ]
+            for o, neighbour in neighbours.items():
+                outside = I64(-1) if neighbour.shift < 0 else extent_
+                for k in EIGHT:
+                    at = builder.add(starts[o], I64(k))
+                    beyond = builder.icmp_signed("==", at, outside)
+                    v = builder.select(beyond, doubles(neighbour.border), chunk[k][o].v)
+                    chunk[k][o] = Lanes(builder, v)
             return pack_eight(ctx, builder, kind, chunk)
 
         integers = [types.int64] * 4

@@ -77,7 +77,7 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     Gives their total and what was seen. ``known`` is what is known before each of the positions.
     """
     fold, watch, quiet = parts.fold, parts.watch, parts.quiet
-    fetch, lift = make_fetch(operands), make_lift(fold)
+    fetch, lift = make_fetch(operands, parts.neighbours), make_lift(fold)
     put = make_put(operands, paired=parts.prefix is None)
     finish = make_finish(parts, len(operands.outputs) - len(operands.ends), descending)
     in_turn, scan_eight = make_in_turn(fold.size, descending), fold.scan_eight
@@ -150,7 +150,7 @@ def _one_way(parts: ScanParts, operands: Operands):
 
 def _columns_end(parts: ScanParts, operands: Operands):
     """The outputs of the state behind eight columns."""
-    if not parts.has_end:
+    if parts.end is None:
 
         @inner
         def nothing(p, const, addresses, steps, column, lanes, carry):
@@ -171,7 +171,7 @@ def _make_prefix_chunks(parts: ScanParts, operands: Operands):
     """The total of a chunk's prefix, or what is known before each of its positions."""
     prefix = parts.prefix
     assert prefix is not None
-    fetch, lift = make_fetch(operands), make_lift(prefix)
+    fetch, lift = make_fetch(operands, parts.neighbours), make_lift(prefix)
     join_eight, scan_eight = prefix.join_eight, prefix.scan_eight
     befores, repeated = make_befores(prefix)
     known_of = make_known(prefix)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...formulas.record import Quiet, ScanFormula
 from ..codegen.bind import (
@@ -21,6 +21,29 @@ from ..codegen.watch import Watch
 
 # Elements scanned from the identity before the carry of what came before is put in front.
 SCAN_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """An operand one position before in forward order.
+
+    ``shift`` is where the loops find it: at the position before or, where they run against the
+    forward direction, at the next one. ``border`` is what it is where there is none.
+    """
+
+    shift: int
+    border: float
+
+
+def neighbours_of(formula: ScanFormula, operands: Operands) -> dict[int, Neighbour]:
+    """The full operands that are read beside a position, by their place."""
+    shift = 1 if formula.against and formula.prefix is None else -1
+    borders = dict(formula.before)
+    return {
+        o: Neighbour(shift, borders.get(name.removesuffix("_before"), 0.0))
+        for o, name in enumerate(operands.full)
+        if name.endswith("_before")
+    }
 
 
 class QuietParts:
@@ -68,11 +91,11 @@ class ScanParts:
         self.extended = concatenate(len(known), self.fold.size)
         self.inclusive = formula.inclusive
         self.watch = Watch(element, full, row, formula.scaled if plain else None)
+        self.neighbours = neighbours_of(formula, operands)
         self.quiet = QuietParts(formula, primitives, self.fold, full, row, known)
         if formula.prefix and (formula.start or formula.end):
             raise TypeError("a scan with a prefix has neither a start nor an end")
         self.start = self._start(formula, element, row)
-        self.has_end = bool(operands.ended)
         self.end = None
         if formula.end:
             state, held = self.fold.state, self.fold.constants

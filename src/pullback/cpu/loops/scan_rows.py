@@ -29,7 +29,7 @@ from ..codegen.operands import Operands, constants, fence
 from ..codegen.vectors import concatenate, counting, first_lanes, last_lanes, no_vectors, stack
 from ..codegen.watch import nothing_seen
 from .flush import flush
-from .scan_parts import SCAN_BLOCK, ScanParts
+from .scan_parts import SCAN_BLOCK, Neighbour, ScanParts
 
 # Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
 GROUP = 16
@@ -48,17 +48,7 @@ class RowScan:
         self.operands = operands
         self.flipped = flipped = operands.flipped
         self.lanes_of = last_lanes if flipped else first_lanes
-        fetch_full = operands.fetch_full
-        shifted = [n.endswith("_before") for n in operands.full]
-        if any(shifted):
-            self.fetch = self._fetch_with_neighbour()
-        else:
-
-            @inner
-            def fetch(p, addresses, strides, start, count):
-                return fetch_full(p, addresses, strides, start, count)
-
-            self.fetch = fetch
+        self.fetch = self._fetch()
 
         @inner
         def indices(p, start):
@@ -69,21 +59,42 @@ class RowScan:
 
         self.indices = indices
 
-    def _fetch_with_neighbour(self):
-        """Operands of a chunk; the last is the one before it in forward order, one further on."""
-        operands = self.operands
-        fetch_full = operands.fetch_full
-        neighbour = operands.full_at.stop - 1
-        read_last = operands.fetch_one(neighbour)
-        swap = operands.replace_last()
+    def _fetch(self):
+        """``fetch(p, addresses, strides, start, count)``: the full operands of a chunk."""
+        fetch_full = self.operands.fetch_full
 
         @inner
         def fetch(p, addresses, strides, start, count):
-            full = fetch_full(p, addresses, strides, start, count)
-            left = word(p, EXTENT) - start - 1
-            return swap(full, read_last(p, addresses, strides, start + 1, least(count, left)))
+            return fetch_full(p, addresses, strides, start, count)
 
+        for operand, neighbour in self.parts.neighbours.items():
+            fetch = self._with_neighbour(fetch, operand, neighbour)
         return fetch
+
+    def _with_neighbour(self, fetch_others, operand: int, neighbour: Neighbour):
+        """Operands of a chunk, one of them read beside each position."""
+        operands = self.operands
+        read, swap = operands.fetch_one(operand), operands.replace(operand)
+        moved, filled = operands.moved_in(neighbour.border), operands.filled_in(neighbour.border)
+        if neighbour.shift > 0:
+
+            @inner
+            def fetch_next(p, addresses, strides, start, count):
+                full = fetch_others(p, addresses, strides, start, count)
+                there = least(count, word(p, EXTENT) - start - 1)
+                one = read(p, addresses, strides, start + 1, there)
+                return swap(full, filled(one, there))
+
+            return fetch_next
+
+        @inner
+        def fetch_previous(p, addresses, strides, start, count):
+            full = fetch_others(p, addresses, strides, start, count)
+            if start == 0:
+                return swap(full, moved(read(p, addresses, strides, 0, count)))
+            return swap(full, read(p, addresses, strides, start - 1, count))
+
+        return fetch_previous
 
     def chunk_scan(self, downwards: bool, writes: bool):
         """Scan eight positions and write their outputs; gives their total and what was seen."""
@@ -312,7 +323,7 @@ def _one_way(scan: RowScan):
 
 def _row_end(scan: RowScan):
     """``finish_row(const, row, addresses, carry)``: the outputs of the state behind a row."""
-    if not scan.parts.has_end:
+    if scan.parts.end is None:
 
         @inner
         def nothing(const, row, addresses, carry):
