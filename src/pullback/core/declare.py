@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ..formulas.record import Formula
+from ..formulas.record import Formula, RowFormula
 from .elements import FLOATS
 
 BACKENDS = ("numba", "triton")
@@ -170,12 +170,18 @@ class Op:
         }
         return found | {o.name: (False, True) for o in self.reads if o.optional}
 
-    def record(self, selection: tuple[Any, ...] = ()) -> Formula:
-        """The formula record for values of the selectors, in order; the defaults where left out."""
+    def record(self, selection: tuple[Any, ...] = (), element: str = "f64") -> Formula:
+        """The formula record for values of the selectors, in order, and an element type.
+
+        Selectors that are left out have their defaults.
+        """
         selectors = self.selectors
         chosen = {n: values[0] for n, values in selectors.items()}
         chosen |= dict(zip(selectors, selection, strict=False))
-        return self.records(**chosen)
+        found = self.records(**chosen)
+        if element != "f64" and isinstance(found, RowFormula) and found.narrow:
+            return found.narrow
+        return found
 
     def selections(self) -> Iterator[tuple[Any, ...]]:
         """Every selection there is."""

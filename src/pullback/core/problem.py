@@ -89,7 +89,7 @@ class Problem:
     @property
     def formula(self) -> Formula:
         """The formula record."""
-        return self.op.record(self.selection)
+        return self.op.record(self.selection, self.element)
 
     @property
     def constants(self) -> dict[str, float]:

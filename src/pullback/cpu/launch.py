@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.declare import Op, Role, Type
 from ..core.problem import Problem
-from ..formulas.record import RowFormula, ScanFormula, in_float64, is_pointwise, names_read
+from ..formulas.record import RowFormula, ScanFormula, is_pointwise, names_read
 from ..memory.dimensions import merge
 from . import pool
 from .codegen.block import (
@@ -223,7 +223,7 @@ class KernelKey:
 
     @property
     def formula(self) -> RowFormula | ScanFormula:
-        return in_float64(self.op.record(self.selection), self.element)
+        return self.op.record(self.selection, self.element)
 
     @property
     def ends(self) -> tuple[str, ...]:
@@ -343,7 +343,7 @@ class Launch:
         threads: int,
         dtypes: Mapping[str, str] | None = None,
     ):
-        op, formula = problem.op, in_float64(problem.formula, problem.element)
+        op, formula = problem.op, problem.formula
         full, row = operands_of(problem)
         written = tuple(k for k, n in enumerate(op.outputs) if n in strides)
         called = {o.symbol: o.name for o in op.reads}
@@ -485,7 +485,7 @@ class Launch:
     @staticmethod
     def _scratch(problem: Problem, rows: int, blocks: int, down_columns: bool) -> int:
         """Bytes of workspace: a state for each block of a row, of the folds that need one."""
-        formula = in_float64(problem.formula, problem.element)
+        formula = problem.formula
         if blocks < 2:
             return 0
         cut = rows <= 2 * MOST_CUT_ROWS and blocks >= LEAST_CUT_BLOCKS

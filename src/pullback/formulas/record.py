@@ -60,8 +60,8 @@ class RowFormula:
     Attributes
     ----------
     narrow
-        Gives the same bits for elements narrower than float64, if it is computed in float64: it
-        leaves out what keeps squares and sums in range.
+        Stands in for elements narrower than float64: it leaves out what keeps float64 in range, and
+        computed in float64 gives the same bits.
     copies
         ``apply`` gives back a single operand as it is, so that bits may be moved instead.
     heavy
@@ -146,13 +146,6 @@ class ScanFormula:
 Formula = RowFormula | ScanFormula
 
 
-def in_float64(formula: Formula, element: str) -> Formula:
-    """What a schedule that computes in float64 takes for operands of an element type."""
-    if isinstance(formula, RowFormula) and formula.narrow and element != "f64":
-        return formula.narrow
-    return formula
-
-
 def functions_of(formula: Formula) -> tuple[Callable, ...]:
     """Every function a formula is made of, in a fixed order."""
     found: list[Callable | None] = []
@@ -160,7 +153,6 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
         for step in formula.passes:
             found += [*_monoid_functions(step.monoid), step.close]
         found += [formula.finish, formula.apply]
-        found += functions_of(formula.narrow) if formula.narrow else ()
     else:
         found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
         found += [formula.finish, formula.prefix_start, formula.start, formula.end]

@@ -217,7 +217,7 @@ LOGSUMEXP_BACKWARD = RowFormula(apply=logsumexp_backward, heavy=True)
 
 # var and std: the mean first, then squares about it, over m = max(n - correction, 1). Squares are
 # of numbers brought near 1, as in norm2. A sum may leave the range of a float where the mean does
-# not; then it is taken from a second sum, of smaller numbers.
+# not; then it is taken from a second sum, of smaller numbers. Narrower elements need none of this.
 
 SMALLER = 2.0**-64
 LARGER = 2.0**64
@@ -326,23 +326,33 @@ VAR_BACKWARD = RowFormula(
 )
 
 
+def std_gain(total, dy, y, extent, correction):
+    inverse, gain = over_norm(dy, y)
+    return total / extent, inverse, gain / freedom(extent, correction)
+
+
+def std_backward(x, mean, inverse, gain):
+    return ((x - mean) * inverse) * gain
+
+
 def scaled_value(x, inverse):
     return x * inverse
 
 
-def std_gain(total, dy, y, extent, correction):
+def scaled_std_gain(total, dy, y, extent, correction):
     _, gain = over_norm(dy, y)
     return total / extent, gain / freedom(extent, correction)
 
 
-def std_backward(x, inverse, mean, gain):
+def scaled_std_backward(x, inverse, mean, gain):
     return (x * inverse - mean) * gain
 
 
 STD_BACKWARD = RowFormula(
     (
         Pass(close=inverse_size, gives=("inverse",)),
-        Pass(Monoid(scaled_value, add, (0.0,), ("total",)), std_gain, ("mean", "gain")),
+        Pass(Monoid(scaled_value, add, (0.0,), ("total",)), scaled_std_gain, ("mean", "gain")),
     ),
-    apply=std_backward,
+    apply=scaled_std_backward,
+    narrow=RowFormula((Pass(TOTAL, std_gain, ("mean", "inverse", "gain")),), apply=std_backward),
 )
