@@ -85,7 +85,7 @@ def products(x: Array) -> Rows:
 def products_before(x: Array) -> Rows:
     """The products of the first 0, 1, … elements."""
     one = np.ones((len(x), 1), LONG)
-    return products(np.concatenate([one, x[:, :-1]], axis=1))
+    return products(np.concatenate([one, x], axis=1)[:, : x.shape[1]])
 
 
 def cumprod(x: Array) -> Rows:
