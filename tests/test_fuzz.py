@@ -34,17 +34,17 @@ SEED = 12
 
 def test_a_short_run_finds_nothing():
     # One op of each family, whose kernels the suite compiles in any case.
-    ops = ["cummax_backward", "norm2", "softmax_backward", "lerp_backward", "segment_sum"]
-    command = [sys.executable, str(TOOL), "--seed", str(SEED), "--cases", "300", "--no-front-ends"]
+    ops = ["cumsum_backward", "norm2", "softmax_backward", "lerp_backward", "segment_sum"]
+    command = [sys.executable, str(TOOL), "--seed", str(SEED), "--cases", "200", "--no-front-ends"]
     command += ["--ops", *ops, "--elements", "f32", "--largest", "100000"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert done.stdout.startswith(f"seed {SEED}\n")
     counts = re.search(
-        r"^300 cases .* 5 ops, .* (\d+) hostile calls refused, 0 fail", done.stdout, re.M
+        r"^200 cases .* 5 ops, .* (\d+) hostile calls refused, 0 fail", done.stdout, re.M
     )
     assert counts is not None, done.stdout
-    assert int(counts[1]) > 50
+    assert int(counts[1]) > 30
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -144,7 +144,7 @@ FAULTS = (
         "test_repeated.py::test_an_output_over_an_operand_is_refused_again",
     ),
     Fault(
-        "packed: misaligned operand let through",
+        "packed: misaligned let through",
         "api/packed.py",
         "& {dtype.itemsize - 1}: return False",
         "& 0: return False",
@@ -214,7 +214,7 @@ FAULTS = (
         "test_torch_values.py::test_memory_of_any_kind[cumprod]",
     ),
     Fault(
-        "torch: shape of a reduction forgotten",
+        "torch: shape of reduction forgotten",
         "torch/launches.py",
         "if results[0].shape != tensors[0].shape:",
         "if False:",
@@ -263,7 +263,7 @@ FAULTS = (
         "test_cli_run.py::test_npy_in_blocks_along_independent_axes[-1]",
     ),
     Fault(
-        "files: rows of a block's first segment",
+        "files: first segment of a block",
         "tools/files/segments.py",
         "(part >= segments.start) &",
         "(part > segments.start) &",
