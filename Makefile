@@ -1,6 +1,4 @@
-# make test    lint, types, the suite, planted faults; in its own environment (.venv-test)
-# make fuzz    random calls against definitions in long double, until Ctrl-C; FUZZ="--minutes 30"
-# make bench   the quick benchmark beside PyTorch and JAX; in its own environment (.venv-bench)
+# `make` lists the targets. They make their own environments, .venv-test and .venv-bench.
 
 PYTHON ?= python3
 TEST := .venv-test/bin
@@ -9,11 +7,16 @@ PIP := -m pip --disable-pip-version-check install -qq
 # Installed by itself and first: left to choose while resolving the rest, pip may take another build.
 TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml | head -n 1)
 
-.PHONY: test bench lint types suite mutants fuzz format docs clean
+.PHONY: help test check bench lint types suite quick mutants fuzz format docs clean
 
-test: lint types suite mutants
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-bench: .venv-bench/ready
+test: lint types suite mutants ## all that must hold: lint, types, the suite, planted faults (10 minutes)
+
+check: lint types quick ## what an edit is likely to break: lint, types and the quick tests (2 minutes)
+
+bench: .venv-bench/ready ## the quick benchmark beside PyTorch and JAX
 	$(BENCH)/pullback bench --quick
 
 .venv-%/ready: pyproject.toml
@@ -25,33 +28,36 @@ bench: .venv-bench/ready
 .venv-test/ready: EXTRA := dev
 .venv-bench/ready: EXTRA := bench
 
-lint: .venv-test/ready
+lint: .venv-test/ready ## ruff, and whether stubs and tables are up to date
 	$(TEST)/ruff check .
 	$(TEST)/ruff format --check .
 	$(TEST)/python tools/stubs.py --check
 	$(TEST)/python tools/ops_table.py --check
 
-types: .venv-test/ready
+types: .venv-test/ready ## mypy
 	$(TEST)/mypy
 
-suite: .venv-test/ready
+suite: .venv-test/ready ## the tests; PYTEST="-k softmax" picks some
 	$(TEST)/python -m pytest -n auto $(PYTEST)
 
-mutants: .venv-test/ready
+quick: .venv-test/ready ## every op in float32 and whatever compiles little
+	$(TEST)/python -m pytest -n auto -m quick $(PYTEST)
+
+mutants: .venv-test/ready ## whether the suite notices planted faults
 	$(TEST)/python tools/mutants.py
 
-fuzz: .venv-test/ready
+fuzz: .venv-test/ready ## random calls against definitions in long double, until Ctrl-C; FUZZ="--minutes 30"
 	$(TEST)/python tools/fuzz.py $(FUZZ)
 
-format: .venv-test/ready
+format: .venv-test/ready ## ruff, fixing what it can
 	$(TEST)/ruff check --fix .
 	$(TEST)/ruff format .
 
-docs: .venv-test/ready
+docs: .venv-test/ready ## every generated file and table
 	$(TEST)/python tools/stubs.py
 	$(TEST)/python tools/ops_table.py
 	$(TEST)/python tools/ulp_table.py
 	$(TEST)/python tools/console.py
 
-clean:
+clean: ## remove environments and caches of tools
 	rm -rf .venv-test .venv-bench build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Counts the cells that were checked, and sets hypothesis up."""
+"""Counts the cells that were checked, marks the quick tests, and sets hypothesis up."""
 
 from __future__ import annotations
 
@@ -16,6 +16,20 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")
+
+# Files of tests that compile few kernels and start few processes.
+QUICK = {
+    "test_accuracy", "test_api", "test_edges", "test_errors", "test_interop", "test_oracle",
+    "test_plans", "test_properties", "test_repeated", "test_segment", "test_vocabulary",
+}  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of ``make check``: the quick files, and every op against the oracle in f32."""
+    for item in items:
+        in_float32 = item.path.stem == "test_values" and item.name.endswith("-f32]")
+        if in_float32 or item.path.stem in QUICK:
+            item.add_marker("quick")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
