@@ -5,17 +5,22 @@
 Each fault is one edit, run against a test that should notice it; words pick the faults whose names
 contain one of them. A control run of the same tests on an unchanged copy must pass. Exits with 1
 if a fault survives, or no longer applies because the source has changed.
+
+A trial is a fork of this process, which has imported whatever takes long and is not ours. Kernels
+are filed under a digest of the sources they are made of, so all trials share the cache of kernels:
+the control finds those of the suite, a fault elsewhere does too, and a fault in a formula or a loop
+nest has its own.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +29,8 @@ PACKAGE = ROOT / "src" / "pullback"
 
 # Exit codes of pytest: anything but these means that the tests did not run as they should.
 PASSED, FAILED = 0, 1
+# That of a trial which did not get as far as the tests; beyond those of pytest.
+NOT_RUN = 70
 
 
 @dataclass(frozen=True)
@@ -283,38 +290,95 @@ def copy_package(folder: Path) -> Path:
     return target
 
 
-def run_tests(folder: Path, tests: list[str]) -> tuple[int, str]:
-    """Exit code and output of pytest with the package in ``folder``."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(folder / "src"),
-        "PULLBACK_CACHE_DIR": str(folder / "kernels"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+def import_others() -> None:
+    """Import what trials need beside the package, and compile something once."""
+    import ml_dtypes  # noqa: F401
+    import mpmath  # noqa: F401
+    import numba
+    import pytest  # noqa: F401
+
+    numba.njit("int64(int64)")(lambda n: n + 1)
+    assert not [name for name in sys.modules if name.split(".")[0] == "pullback"]
+
+
+def run_tests(folder: Path, tests: list[str]) -> int:
+    """Exit code of pytest with the package in ``folder``; for a process that does nothing else."""
+    import pytest
+
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONPATH"] = str(folder / "src")
+    sys.path.insert(0, str(folder / "src"))
+    os.chdir(ROOT)
+    import pullback
+
+    assert pullback.__file__.startswith(str(folder)), f"the tests would import {pullback.__file__}"
     wanted = [f"tests/{test}" for test in tests]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *wanted]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    where = subprocess.run(
-        [sys.executable, "-c", "import pullback; print(pullback.__file__)"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert where.startswith(str(folder)), f"the tests would import {where}"
-    return done.returncode, done.stdout + done.stderr
+    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *wanted]))
 
 
-def trial(fault: Fault | None, tests: list[str]) -> tuple[str, int, str, float]:
-    """Name, exit code, output and seconds of a run with a fault, or without any."""
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
-        package = copy_package(Path(name))
-        if fault is not None:
-            file = package / fault.file
+@dataclass
+class Trial:
+    """A run with a fault, or without any."""
+
+    fault: Fault | None
+    tests: list[str]
+    code: int = -1
+    output: str = ""
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.fault.name if self.fault else "none (control)"
+
+    @property
+    def result(self) -> str:
+        words = {PASSED: "survived", FAILED: "killed"} if self.fault else {PASSED: "passed"}
+        return words.get(self.code, f"exit {self.code}")
+
+    @property
+    def is_as_expected(self) -> bool:
+        return self.code == (FAILED if self.fault else PASSED)
+
+    def start(self, folder: Path) -> int:
+        """Fork a process that runs the tests, and return its id."""
+        package = copy_package(folder)
+        if self.fault is not None:
+            file = package / self.fault.file
             text = file.read_text(encoding="utf-8")
-            file.write_text(text.replace(fault.before, fault.after), encoding="utf-8")
-        code, output = run_tests(Path(name), tests)
-    return fault.name if fault else "none (control)", code, output, time.monotonic() - started
+            file.write_text(text.replace(self.fault.before, self.fault.after), encoding="utf-8")
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            shown = os.open(folder / "output", os.O_WRONLY | os.O_CREAT)
+            os.dup2(shown, 1)
+            os.dup2(shown, 2)
+            try:
+                code = run_tests(folder, self.tests)
+            except BaseException:
+                traceback.print_exc()
+                code = NOT_RUN
+            sys.stdout.flush()
+            os._exit(code)
+        return pid
+
+
+def run_all(trials: list[Trial], workers: int) -> Iterator[Trial]:
+    """Run trials side by side; gives each as it ends."""
+    waiting = list(trials)
+    running: dict[int, tuple[Trial, Path, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                trial = waiting.pop(0)
+                folder = Path(name) / str(len(trials) - len(waiting))
+                running[trial.start(folder)] = trial, folder, time.monotonic()
+            pid, status = os.wait()
+            trial, folder, started = running.pop(pid)
+            trial.code = os.waitstatus_to_exitcode(status)
+            trial.output = (folder / "output").read_text(encoding="utf-8")
+            trial.seconds = time.monotonic() - started
+            shutil.rmtree(folder)
+            yield trial
 
 
 def main(words: list[str]) -> int:
@@ -323,25 +387,18 @@ def main(words: list[str]) -> int:
     for fault in stale:
         print(f"no longer applies: {fault.name}: {fault.file} has not exactly one {fault.before!r}")
     chosen = [f for f in chosen if f not in stale]
-    jobs: list[tuple[Fault | None, list[str]]] = [(None, sorted({f.test for f in chosen}))]
-    jobs += [(f, [f.test]) for f in chosen]
-    with ThreadPoolExecutor(os.cpu_count()) as workers:
-        results = list(workers.map(lambda job: trial(*job), jobs))
-    bad = bool(stale)
+    trials = [Trial(None, sorted({f.test for f in chosen}))]
+    trials += [Trial(f, [f.test]) for f in chosen]
+    import_others()
     print(f"{'fault':36} {'result':10} {'s':>5}  test")
-    for (planted, tests), (name, code, output, seconds) in zip(jobs, results, strict=True):
-        expected = PASSED if planted is None else FAILED
-        word = {PASSED: "survived", FAILED: "killed"}.get(code, f"exit {code}")
-        if planted is None:
-            word = "passed" if code == PASSED else "failed"
-        shown = tests[0] if planted else f"all {len(tests)}"
-        print(f"{name:36} {word:10} {seconds:5.0f}  {shown}")
-        if code != expected:
-            bad = True
-            print(output[-2000:] if code != PASSED else "")
-    killed = sum(r[1] == FAILED for r in results[1:])
+    for trial in run_all(trials, os.cpu_count() or 1):
+        shown = trial.tests[0] if trial.fault else f"all {len(trial.tests)}"
+        print(f"{trial.name:36} {trial.result:10} {trial.seconds:5.0f}  {shown}")
+        if not trial.is_as_expected and trial.code != PASSED:
+            print(trial.output[-2000:])
+    killed = sum(t.code == FAILED for t in trials[1:])
     print(f"{killed} of {len(chosen)} faults killed")
-    return 1 if bad else 0
+    return 1 if stale or not all(t.is_as_expected for t in trials) else 0
 
 
 if __name__ == "__main__":
