@@ -1,4 +1,4 @@
-"""Operands by kind of data: the edges that SPEC section 2 names, and ordinary numbers."""
+"""Operands by kind of data: the edges that the docs name, and ordinary numbers."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ EVERY = [
 ROWS, COLUMNS, BENT = (5, 21), (13, 11), (4, 3, 5)
 RANK_64 = (1,) * 20 + (3,) + (1,) * 30 + (10,) + (1,) * 12
 
-# float64 may leave its range on the way where SPEC does not say that it must not: sums of huge
-# numbers. The narrower types are computed in float64.
+# float64 may leave its range on the way where nothing is promised: sums of huge numbers. The
+# narrower types are computed in float64.
 OVERFLOWS = ("sum", "mean", "cumsum")
 
 
@@ -76,7 +76,7 @@ def shapes(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], object, str]]
 
 
 def is_defined(cell: Cell, kind: str) -> bool:
-    """Whether SPEC section 2 says what comes out."""
+    """Whether the docs say what comes out."""
     op = cell.op
     if op.kind in ("max", "min") and op.direction == "forward" and cell.extent == 0:
         return 0 in cell.kept

@@ -11,7 +11,7 @@ import pullback as pb
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 ROW = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
-# The largest error that SPEC section 3 allows on data that hardly cancels; float64 has its own.
+# The largest error promised on data that hardly cancels; float64 has its own.
 LIMITS = {"f32": 2.0, "f16": 0.51, "bf16": 0.51}
 
 

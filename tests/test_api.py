@@ -1,4 +1,4 @@
-"""The public face: names and signatures of SPEC section 1, and a catalog that agrees with all."""
+"""The public face: names and signatures, and a catalog that agrees with all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sentences of SPEC section 2 about edges, each with its numbers written out."""
+"""What the docs say of zeros, ties, NaN and infinities, each with its numbers written out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every row of SPEC 1.3: the right class, a message that names the operand, and nothing written."""
+"""Wrong calls: the right class, a message that names the operand, and nothing written."""
 
 from __future__ import annotations
 
