@@ -32,7 +32,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from ..formulas.bind import names_used
 from ..formulas.record import Formula, functions_of
 from . import disk
-from .codegen.jit import kernel_key
+from .codegen.jit import OPTIONS, KernelCompiler, kernel_key
 
 SIGNATURE = "void(int64, int64, int64)"
 _lock = threading.RLock()
@@ -162,7 +162,8 @@ def compile_for_c(function: Callable, signature: str, key: str) -> CFunc:
         function,
         sigutils.normalize_signature(signature),
         locals={},
-        options={"error_model": "numpy"},
+        options=OPTIONS,
+        pipeline_class=KernelCompiler,
     )
     made._cache = _KernelCache(key)
     made.compile()
