@@ -74,7 +74,34 @@ def round_to(value: np.ndarray, element: str) -> np.ndarray:
     return rounded.astype(form.dtype).reshape(value.shape)
 
 
+# Numbers whose exponents are no further apart are subtracted as integers.
+_NEAR = 8192
+
+
+def _scaled(whole: int, exponent: int) -> float:
+    """Return ``whole * 2**exponent``, good to 2**-53 or better, or infinity."""
+    excess = max(0, whole.bit_length() - 64)
+    try:
+        return math.ldexp(whole >> excess, exponent + excess)
+    except OverflowError:
+        return math.inf
+
+
 def _error(actual: float, value: mpf, form: Format) -> float:
+    sign, mantissa, exponent, bits = value._mpf_
+    if mantissa and math.isfinite(actual):
+        numerator, denominator = actual.as_integer_ratio()
+        scale = 1 - denominator.bit_length()
+        if abs(exponent - scale) < _NEAR:
+            low = min(exponent, scale)
+            exact = (-int(mantissa) if sign else int(mantissa)) << (exponent - low)
+            difference = abs((numerator << (scale - low)) - exact)
+            return _scaled(difference, low - form.quantum(exponent + bits - 1))
+    return _error_of_any(actual, value, form)
+
+
+def _error_of_any(actual: float, value: mpf, form: Format) -> float:
+    """Return the same for all numbers, 0 and infinities among them, ten times as slowly."""
     if math.isnan(actual) or mpmath.isnan(value):
         return 0.0 if math.isnan(actual) and mpmath.isnan(value) else math.inf
     if math.isinf(actual):
