@@ -15,7 +15,7 @@ import torch
 from mpmath import mp, mpf
 
 from pullback import oracle
-from pullback.oracle import Reference, reference, round_to, ulp_error
+from pullback.oracle import Reference, reference, round_to, ulp, ulp_error
 
 INF, NAN = math.inf, math.nan
 EPS = 2.0**-52
@@ -566,6 +566,19 @@ def test_round_to_visits_every_f16():
     even = numbers[:4096].reshape(-1, 2)[:, 0]
     expected = np.repeat(even.astype(float), 2)[1:].tolist()
     assert round_to(exact(*middles).value, "f16").astype(float).tolist() == expected
+
+
+@pytest.mark.parametrize("element", FORMATS)
+def test_ulp_of_integers_is_that_of_numbers(element):
+    """The quick way and the general one, next to the exact value and far from it."""
+    form, random = ulp.FORMATS[element], rng()
+    for exponent in (form.emin - 30, form.emin, 0, form.emax, form.emax + 1, -9000):
+        with mp.workprec(640):
+            exact = mpf(random.uniform(-1, 1)) * mpf(2) ** exponent * (1 + mpf(2) ** -90)
+            near = float(exact)
+            for actual in (near, near * (1 + 2.0**-20), -near, 0.0, 1.0, 1e308):
+                found = ulp._error(actual, exact, form)
+                assert found == pytest.approx(ulp._error_of_any(actual, exact, form), rel=2**-50)
 
 
 def test_ulp_error_does_not_broadcast():
