@@ -11,8 +11,7 @@ import pullback as pb
 from cell_data import rng_for
 from cells import LAYOUTS, Cell, run_fenced, same_bytes
 from pullback.api.functions import make_function
-from pullback.core.catalog import register, unregister
-from pullback.core.declare import Op
+from pullback.core.catalog import declare_reduce, declare_scan, register, unregister
 from pullback.formulas.folds import add
 from pullback.formulas.record import Monoid, Pass, RowFormula, ScanFormula
 from pullback.oracle import table
@@ -55,17 +54,26 @@ FORMULAS = {
 }
 
 # Second place: the catalog rows.
-NEEDS = frozenset({"x"})
 ROWS = [
-    Op("sumsq", "reduce", "sumsq", "forward", "y = Σ x²", ("x",), ("y",),
-       {None: FORMULAS["sumsq"]}),
-    Op("sumsq_backward", "reduce", "sumsq", "backward", "dx = 2·x·dy", ("x",), ("dx",),
-       {None: FORMULAS["sumsq_backward"]}, row=("dy",), needs=NEEDS),
-    Op("cumsumsq", "scan", "cumsumsq", "forward", "y[j] = Σ_{i≤j} x[i]²", ("x",), ("y",),
-       {None: FORMULAS["cumsumsq"]}),
-    Op("cumsumsq_backward", "scan", "cumsumsq", "backward", "dx[j] = 2·x[j]·Σ_{i≥j} dy[i]",
-       ("dy", "x"), ("dx",), {None: FORMULAS["cumsumsq_backward"]}, needs=NEEDS),
-]  # fmt: skip
+    *declare_reduce(
+        "sumsq",
+        "y = Σ x²",
+        "dx = 2·x·dy",
+        "",
+        FORMULAS["sumsq"],
+        FORMULAS["sumsq_backward"],
+        ("x",),
+    ),
+    *declare_scan(
+        "cumsumsq",
+        "y[j] = Σ_{i≤j} x[i]²",
+        "dx[j] = 2·x[j]·Σ_{i≥j} dy[i]",
+        "",
+        FORMULAS["cumsumsq"],
+        FORMULAS["cumsumsq_backward"],
+        ("x",),
+    ),
+]
 
 
 # Third place: the definitions. Terms of the oracle, one row at a time.

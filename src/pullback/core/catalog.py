@@ -38,7 +38,7 @@ def _rows(*names: str) -> tuple[Operand, ...]:
     return tuple(Operand(name, Role.ROW) for name in names)
 
 
-def _scan(
+def declare_scan(
     kind: str,
     formula: str,
     backward: str,
@@ -47,6 +47,7 @@ def _scan(
     backward_record: Formula | Mapping[str, Formula],
     saves: tuple[str, ...] = (),
 ) -> Iterator[Op]:
+    """A scan and its backward, which reads ``saves``."""
     shared = (
         Parameter("axis", parse.axis, -1, is_positional=True),
         Parameter("reverse", parse.flag, False),
@@ -78,7 +79,7 @@ def _scan(
     )
 
 
-def _reduce(
+def declare_reduce(
     kind: str,
     formula: str,
     backward: str,
@@ -88,6 +89,7 @@ def _reduce(
     saves: tuple[str, ...] = (),
     refuses_empty: bool = False,
 ) -> Iterator[Op]:
+    """A reduction and its backward, which reads ``saves``."""
     axis = Parameter("axis", parse.axes, None, is_positional=True)
     corrected = (_CORRECTION,) if "correction" in names_read(record) else ()
     yield Op(
@@ -124,9 +126,10 @@ def _reduce(
     )
 
 
-def _softmax(
+def declare_softmax(
     kind: str, formula: str, backward: str, edges: str, record: Formula, backward_record: Formula
 ) -> Iterator[Op]:
+    """A normalisation along one axis and its backward."""
     shared = (Parameter("axis", parse.axis, -1, is_positional=True),)
     yield Op(
         kind,
@@ -155,7 +158,8 @@ def _softmax(
     )
 
 
-def _lerp(kind: str, formula: str, backward: str, edges: str) -> Iterator[Op]:
+def declare_lerp(kind: str, formula: str, backward: str, edges: str) -> Iterator[Op]:
+    """An element-wise op of two operands and a weight, and its backward."""
     weight = (Parameter("weight", parse.real, is_data=True, is_positional=True),)
     yield Op(
         kind,
@@ -183,7 +187,7 @@ def _lerp(kind: str, formula: str, backward: str, edges: str) -> Iterator[Op]:
     )
 
 
-def _segment(
+def declare_segment(
     kind: str,
     formula: str,
     backward: str,
@@ -192,6 +196,7 @@ def _segment(
     backward_record: Formula | Mapping[str, Formula],
     saves: tuple[str, ...] = (),
 ) -> Iterator[Op]:
+    """An op on rows that ids cut into segments, and its backward, which reads ``saves``."""
     ids = Operand("segment_ids", Role.IDS, Type.INDEX)
     rows = Operand("input", known_as="x")
     result = Operand("output", Role.ROW, known_as="y")
@@ -234,7 +239,7 @@ _EXTREME_SCAN = "ties 'first' or 'last'; the first NaN wins from there on"
 _EXTREME = "ties 'split', 'all', 'first' or 'last'; NaN equals NaN"
 
 _ROWS = (
-    *_scan(
+    *declare_scan(
         "cumsum",
         "y[j] = Σ_{i≤j} x[i]",
         "dx[j] = Σ_{i≥j} dy[i]",
@@ -242,7 +247,7 @@ _ROWS = (
         scan.CUMSUM,
         scan.CUMSUM_BACKWARD,
     ),
-    *_scan(
+    *declare_scan(
         "cumprod",
         "y[j] = Π_{i≤j} x[i]",
         "dx[j] = P[j]·R[j], P[j] = Π_{i<j} x[i], R[j] = dy[j] + x[j+1]·R[j+1]",
@@ -251,7 +256,7 @@ _ROWS = (
         scan.CUMPROD_BACKWARD,
         ("x", "y"),
     ),
-    *_scan(
+    *declare_scan(
         "cummax",
         "y[j] = max_{i≤j} x[i]",
         "dx[j] = Σ dy[i] over the i whose running maximum sits at j",
@@ -260,7 +265,7 @@ _ROWS = (
         scan.CUMMAX_BACKWARD,
         ("x",),
     ),
-    *_scan(
+    *declare_scan(
         "cummin",
         "y[j] = min_{i≤j} x[i]",
         "dx[j] = Σ dy[i] over the i whose running minimum sits at j",
@@ -269,7 +274,7 @@ _ROWS = (
         scan.CUMMIN_BACKWARD,
         ("x",),
     ),
-    *_scan(
+    *declare_scan(
         "logcumsumexp",
         "y[j] = log Σ_{i≤j} exp(x[i])",
         "dx[k] = exp(x[k]−y[k])·S[k], S[k] = dy[k] + exp(y[k]−y[k+1])·S[k+1]",
@@ -278,8 +283,8 @@ _ROWS = (
         scan.LOGCUMSUMEXP_BACKWARD,
         ("x", "y"),
     ),
-    *_reduce("sum", "y = Σ x", "dx = dy", "empty: 0", reduce.SUM, reduce.SUM_BACKWARD),
-    *_reduce(
+    *declare_reduce("sum", "y = Σ x", "dx = dy", "empty: 0", reduce.SUM, reduce.SUM_BACKWARD),
+    *declare_reduce(
         "mean",
         "y = Σ x / n",
         "dx = dy / n",
@@ -287,7 +292,7 @@ _ROWS = (
         reduce.MEAN,
         reduce.MEAN_BACKWARD,
     ),
-    *_reduce(
+    *declare_reduce(
         "max",
         "y = max x",
         "dx = dy where x = y",
@@ -297,7 +302,7 @@ _ROWS = (
         ("x", "y"),
         refuses_empty=True,
     ),
-    *_reduce(
+    *declare_reduce(
         "min",
         "y = min x",
         "dx = dy where x = y",
@@ -307,7 +312,7 @@ _ROWS = (
         ("x", "y"),
         refuses_empty=True,
     ),
-    *_reduce(
+    *declare_reduce(
         "prod",
         "y = Π x",
         "dx[j] = dy·Π_{i≠j} x[i]",
@@ -316,7 +321,7 @@ _ROWS = (
         reduce.PROD_BACKWARD,
         ("x", "y"),
     ),
-    *_reduce(
+    *declare_reduce(
         "norm2",
         "y = √Σ x²",
         "dx = dy·x/y",
@@ -325,7 +330,7 @@ _ROWS = (
         reduce.NORM2_BACKWARD,
         ("x", "y"),
     ),
-    *_reduce(
+    *declare_reduce(
         "logsumexp",
         "y = log Σ exp(x)",
         "dx = dy·exp(x−y)",
@@ -334,7 +339,7 @@ _ROWS = (
         reduce.LOGSUMEXP_BACKWARD,
         ("x", "y"),
     ),
-    *_reduce(
+    *declare_reduce(
         "var",
         "y = Σ (x−mean)² / m, m = max(n−correction, 1)",
         "dx = dy·2(x−mean)/m",
@@ -343,7 +348,7 @@ _ROWS = (
         reduce.VAR_BACKWARD,
         ("x",),
     ),
-    *_reduce(
+    *declare_reduce(
         "std",
         "y = √(Σ (x−mean)² / m), m = max(n−correction, 1)",
         "dx = dy·(x−mean)/(m·y)",
@@ -352,7 +357,7 @@ _ROWS = (
         reduce.STD_BACKWARD,
         ("x", "y"),
     ),
-    *_softmax(
+    *declare_softmax(
         "softmax",
         "y = exp(x) / Σ exp(x)",
         "dx = y·(dy − Σ y·dy)",
@@ -360,7 +365,7 @@ _ROWS = (
         softmax.SOFTMAX,
         softmax.SOFTMAX_BACKWARD,
     ),
-    *_softmax(
+    *declare_softmax(
         "log_softmax",
         "y = x − log Σ exp(x)",
         "dx = dy − exp(y)·Σ dy",
@@ -368,13 +373,13 @@ _ROWS = (
         softmax.LOG_SOFTMAX,
         softmax.LOG_SOFTMAX_BACKWARD,
     ),
-    *_lerp(
+    *declare_lerp(
         "lerp",
         "y = a + w·(b−a)",
         "da = (1−w)·dy, db = w·dy",
         "the weight is a constant; NaN and inf propagate",
     ),
-    *_segment(
+    *declare_segment(
         "segment_sum",
         "output[s] = Σ input[n] over ids[n] = s",
         "d_input[n] = d_output[ids[n]]",
