@@ -42,6 +42,11 @@ def place(index, extent):
     return extent - index
 
 
+def rows_there(extent):
+    return extent
+
+
+COUNT = RowFormula(finish=rows_there)
 TWO = RowFormula((Pass(TOTAL),), finish=total_and_mean)
 PLACES = RowFormula(apply=place)
 SPARE = ("", "")
@@ -66,6 +71,7 @@ MADE = [
     op("segment_softmax", "forward", (X, IDS), (Y,), softmax.SOFTMAX),
     op("segment_softmax_backward", "backward", (DY, IDS, Y), (DX,), softmax.SOFTMAX_BACKWARD),
     op("segment_two", "forward", (X, IDS), (ROW_Y, Operand("mean", Role.ROW)), TWO),
+    op("segment_count", "forward", (X, IDS), (ROW_Y,), COUNT),
     op("segment_places", "forward", (X, IDS), (Y,), PLACES),
     op("offset_sum", "forward", (X, OFFSETS), (ROW_Y,), reduce.SUM, ()),
     op("offset_softmax", "forward", (X, OFFSETS), (Y,), softmax.SOFTMAX, ()),
@@ -254,8 +260,11 @@ def test_two_outputs_of_which_one_is_wanted(functions):
 def test_a_place_counts_within_its_segment(functions):
     """No fold at all: but what a row is given depends on the others of its segment."""
     ids = np.array([1, 0, 1, 5, 1, 0], np.int32)
-    result = functions["segment_places"](np.zeros((6, 1)), ids, 2, out_of_range="drop")
+    rows = np.zeros((6, 1))
+    result = functions["segment_places"](rows, ids, 2, out_of_range="drop")
     assert result[:, 0].tolist() == [3.0, 2.0, 2.0, 0.0, 1.0, 1.0]
+    count = functions["segment_count"](rows, ids, 3, out_of_range="drop")
+    assert count[:, 0].tolist() == [2.0, 3.0, 0.0]
 
 
 @pytest.mark.parametrize("given", ["f4"], indirect=True)

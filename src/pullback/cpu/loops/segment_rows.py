@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ...formulas.record import RowFormula
+from ...formulas.record import Pass, RowFormula
 from ..codegen.bind import BoundPass, per_element, per_row
 from ..codegen.block import emit_word, least, word
 from ..codegen.elementary import primitives_for
@@ -114,21 +114,25 @@ class _Tile:
 
         return close_at
 
-    def make_pass(self, bound: BoundPass, known_size: int):
+    def make_pass(self, bound: BoundPass, known_size: int, finish_at):
+        """One pass; ``finish_at`` follows at once, while what it knows is in registers."""
         close_at, fold = self.make_close(bound, known_size), bound.fold
+        places = self.places
         if fold is None:
 
             @inner
             def tile_prepare(p, const, memory, span, left, width, boxes):
+                at = places(memory[0], memory[1], span[1], span[0])
                 for c in range(0, width, LANES):
                     close_at(const, boxes, c, no_vectors())
+                    finish_at(p, const, at, memory[2], left, width, boxes, c)
 
             return tile_prepare
 
         lift, combine, identity = fold.lift, fold.combine, fold.identity
         read, write = fold.read, fold.write
         read_known, read_row = tuple_intrinsics(known_size)[0], self.read_row
-        fetch, places, row_at = self.operands.fetch_columns, self.places, self.row_at
+        fetch, row_at = self.operands.fetch_columns, self.row_at
 
         @inner
         def tile_pass(p, const, memory, span, left, width, boxes):
@@ -147,32 +151,35 @@ class _Tile:
                     lifted = lift(index, const, full, row, known)
                     state = combine(read(state_box + 8 * c, PITCH), lifted)
                     write(state_box + 8 * c, PITCH, state)
+            at = places(addresses, strides, first, segment)
             for c in range(0, width, LANES):
                 close_at(const, boxes, c, read(state_box + 8 * c, PITCH))
+                finish_at(p, const, at, steps, left, width, boxes, c)
 
         return tile_pass
 
     def make_finish(self, known: tuple[str, ...]):
-        """One value for the segment and column, or one for each of its rows."""
+        """``finish_at(p, const, at, steps, left, width, boxes, c)``: one value a column."""
+        operands, outputs = self.operands, len(self.operands.outputs)
+        read_known, read_row = tuple_intrinsics(len(known))[0], self.read_row
+        finish = per_row(self.formula.finish, self.element, operands.row, known, (), outputs)
+        put = operands.put_columns
+
+        @inner
+        def finish_at(p, const, at, steps, left, width, boxes, c):
+            row = read_row(boxes[0] + 8 * c, PITCH)
+            found = read_known(boxes[1] + 8 * c, PITCH)
+            values = finish(const, row, found, no_vectors())
+            put(p, at, steps, left + c, least(LANES, width - c), values)
+
+        return finish_at
+
+    def make_apply(self, known: tuple[str, ...]):
+        """One value for each row and column."""
         operands, outputs = self.operands, len(self.operands.outputs)
         read_known, read_row = tuple_intrinsics(len(known))[0], self.read_row
         fetch, put = operands.fetch_columns, operands.put_columns
         places, row_at = self.places, self.row_at
-        if self.formula.finish:
-            finish = per_row(self.formula.finish, self.element, operands.row, known, (), outputs)
-
-            @inner
-            def finish_tile(p, const, memory, span, left, width, boxes):
-                addresses, strides, steps = memory
-                at = places(addresses, strides, span[1], span[0])
-                for c in range(0, width, LANES):
-                    row = read_row(boxes[0] + 8 * c, PITCH)
-                    found = read_known(boxes[1] + 8 * c, PITCH)
-                    values = finish(const, row, found, no_vectors())
-                    put(p, at, steps, left + c, least(LANES, width - c), values)
-
-            return finish_tile
-
         primitives = primitives_for(self.element)
         apply = per_element(
             self.formula.apply, primitives, operands.full, operands.row, known, outputs
@@ -195,6 +202,16 @@ class _Tile:
         return apply_tile
 
 
+def _nothing():
+    """What a pass gives that is there only for a finish to follow."""
+    return ()
+
+
+@inner
+def _not_yet(p, const, at, steps, left, width, boxes, c):
+    """In the place of a finish that comes later, or never."""
+
+
 def _chain(before, after):
     """Run one step and then the next."""
 
@@ -207,17 +224,27 @@ def _chain(before, after):
 
 
 def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at):
-    """``compute(p, segment, first, after, box)`` of the rows [first, after), and doubles of box."""
+    """``compute(p, memory, segment, first, after, box)`` of the rows [first, after).
+
+    With it ``memory(p)``, the addresses and strides of all operands, and the doubles of the box.
+    """
     tile = _Tile(formula, element, operands, row_at)
     steps = [tile.make_rows()] if operands.row else []
     known: tuple[str, ...] = ("",)
     largest = 1
-    for step in formula.passes:
+    passes = formula.passes
+    if formula.finish and not passes:
+        passes = (Pass(close=_nothing),)
+    for k, step in enumerate(passes):
         bound = BoundPass(step, element, operands.full, operands.row, known)
-        steps.append(tile.make_pass(bound, len(known)))
-        known = known + step.names
+        after = known + step.names
+        is_last = formula.finish is not None and k == len(passes) - 1
+        finish_at = tile.make_finish(after) if is_last else _not_yet
+        steps.append(tile.make_pass(bound, len(known), finish_at))
+        known = after
         largest = max(largest, bound.fold.size if bound.fold else 1)
-    steps.append(tile.make_finish(known))
+    if formula.apply:
+        steps.append(tile.make_apply(known))
     whole = steps[0]
     for step in steps[1:]:
         whole = _chain(whole, step)
@@ -226,15 +253,18 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
     all_addresses, row_strides, column_strides = (_operand_words(operands, k) for k in range(3))
 
     @inner
-    def compute(p, segment, first, after, box):
-        memory = (all_addresses(p), row_strides(p), column_strides(p))
+    def memory_of(p):
+        return all_addresses(p), row_strides(p), column_strides(p)
+
+    @inner
+    def compute(p, memory, segment, first, after, box):
         const = with_extent(constants(p), after - first)
         span, boxes = (segment, first, after), (box, box + known_at, box + state_at)
         columns = word(p, NUM_COLUMNS)
         for left in range(0, columns, TILE):
             whole(p, const, memory, span, left, least(TILE, columns - left), boxes)
 
-    return compute, state_at // 8 + largest * TILE
+    return compute, memory_of, state_at // 8 + largest * TILE
 
 
 @inner
@@ -295,16 +325,16 @@ def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, ids:
     """``kernel(p, begin, end)`` over segments; their rows are runs, or runs of the sorted order."""
     start, stop = _make_runs(ids, order)
     row_at = _row_in_order if order == "unsorted" else _row_itself
-    compute, size = _make_segment(formula, element, operands, row_at)
+    compute, memory_of, size = _make_segment(formula, element, operands, row_at)
     scratch = stack(size)
 
     def kernel(p, begin, end):
-        box = scratch()
+        box, memory = scratch(), memory_of(p)
         after = start(p, begin)
         for segment in range(begin, end):
             first = after
             after = stop(p, segment, first)
-            compute(p, segment, first, after, box)
+            compute(p, memory, segment, first, after, box)
 
     return kernel
 
@@ -312,16 +342,16 @@ def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, ids:
 def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands, ids: str):
     """``kernel(p, begin, end)`` over input rows that do not depend on each other."""
     id_at, clear_row = make_id_at(ids), make_clear_row(element)
-    compute, size = _make_segment(formula, element, operands, _row_itself)
+    compute, memory_of, size = _make_segment(formula, element, operands, _row_itself)
     scratch = stack(size)
 
     def kernel(p, begin, end):
-        box = scratch()
+        box, memory = scratch(), memory_of(p)
         segments = word(p, NUM_SEGMENTS)
         for n in range(begin, end):
             s = id_at(p, n)
             if 0 <= s < segments:
-                compute(p, s, n, n + 1, box)
+                compute(p, memory, s, n, n + 1, box)
             else:
                 clear_row(p, n)
 
