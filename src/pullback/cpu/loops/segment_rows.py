@@ -14,7 +14,7 @@ from ...formulas.record import Pass, RowFormula
 from ..codegen.bind import BoundPass, per_element, per_row
 from ..codegen.block import emit_word, least, word
 from ..codegen.elementary import primitives_for
-from ..codegen.jit import inner
+from ..codegen.jit import inlined, inner
 from ..codegen.lanes import DOUBLES, I64, LANES, splat
 from ..codegen.operands import Operands, constants
 from ..codegen.vectors import counting, no_vectors, stack, tuple_intrinsics, unpack
@@ -256,7 +256,8 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
     def memory_of(p):
         return all_addresses(p), row_strides(p), column_strides(p)
 
-    @inner
+    # A call of it took a tenth of the time, at two rows a segment.
+    @inlined
     def compute(p, memory, segment, first, after, box):
         const = with_extent(constants(p), after - first)
         span, boxes = (segment, first, after), (box, box + known_at, box + state_at)
@@ -311,7 +312,7 @@ def _make_runs(ids: str, order: str):
                 high = middle
         return low
 
-    @inner
+    @inlined
     def end_of_run(p, segment, first):
         rows, after = word(p, NUM_INPUTS), first
         while after < rows and id_at(p, after) == segment:
