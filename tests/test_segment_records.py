@@ -17,9 +17,10 @@ from pullback.core.catalog import _segment, register, unregister
 from pullback.core.declare import Op, Operand, Parameter, Role, Type
 from pullback.core.problem import describe
 from pullback.cpu import backend, pool, segment_launch
-from pullback.formulas import reduce, softmax
-from pullback.formulas.folds import TOTAL
-from pullback.formulas.record import Pass, RowFormula
+from pullback.formulas import reduce, scan, softmax
+from pullback.formulas.folds import TOTAL, add
+from pullback.formulas.primitives import where
+from pullback.formulas.record import Monoid, Pass, RowFormula
 from pullback.memory.view import view
 
 ROWS, COLUMNS, SEGMENTS = 40, 300, 6  # more columns than a tile has, and a ragged end
@@ -40,6 +41,10 @@ def total_and_mean(total, extent):
 
 def place(index, extent):
     return extent - index
+
+
+def where_masked(x, mask):
+    return where(mask, x, 0.0)
 
 
 def rows_there(extent):
@@ -323,6 +328,18 @@ def test_offsets_cut_where_they_say(functions):
 def test_offsets_that_lead_out_of_the_rows_are_refused(functions, offsets, message):
     with pytest.raises(pb.InvalidProblemError, match=message):
         functions["offset_sum"](np.ones((9, 2)), np.array(offsets, np.int64))
+
+
+def test_what_segment_kernels_do_not_do_is_refused():
+    rows, ids = np.ones((2, 2)), np.array([0, 1])
+    mask = Operand("mask", type=Type.BOOL)
+    masked = RowFormula((Pass(Monoid(where_masked, add, (0.0,), ("total",))),), finish=rows_there)
+    by_mask = make_function(op("by_mask", "forward", (X, IDS, mask), (ROW_Y,), masked))
+    with pytest.raises(pb.UnsupportedError, match=r"by_mask: mask of type bool"):
+        by_mask(rows, ids, rows > 0, 2)
+    scanned = make_function(op("scanned", "forward", (X, IDS), (Y,), scan.CUMSUM))
+    with pytest.raises(pb.UnsupportedError, match=r"scanned: .* does not scan"):
+        scanned(rows, ids, 2)
 
 
 def test_an_op_that_nothing_tells_the_number_of_segments(functions):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from ..core.declare import Op, Operand, Role
+from ..core.declare import Op, Operand, Role, Type
 from ..core.problem import Problem
 from ..errors import UnsupportedError
 from ..formulas.record import RowFormula, in_float64, is_pointwise, names_read
@@ -180,6 +180,12 @@ class SegmentLaunch:
             written,
         )
         operands = [*full, *row, *outputs]
+        for operand in operands:
+            if operand.type is not Type.ELEMENT:
+                raise UnsupportedError(
+                    f"{op.name}: {operand.name} of type {operand.type.value}; operands of a "
+                    f"segment op have its element type"
+                )
         by = cut_by(op).name
         self.template = self._words(problem, [strides[o.name] for o in operands])
         self.template[segment.ID_STRIDE] = strides[by][0]
