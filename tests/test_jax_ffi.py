@@ -375,6 +375,35 @@ def test_docstrings_and_signatures(name):
     assert function.__module__ == "pullback.jax"
 
 
+def test_a_segment_op_added_at_run_time():
+    """A maximum by segment, whose backward reads rows and segments that were saved."""
+    from pullback.core.catalog import register, unregister
+    from test_segment_records import OPS
+
+    both = OPS["segment_max"], OPS["segment_max_backward"]
+    for row in both:
+        register(row)
+    try:
+        segment_max = make_function(both[0])
+        x = np.float32([[1, 5], [3, 5], [3, 0], [9, 9]])
+        ids, weight = np.int32([1, 0, 1, 7]), np.float32([[1, 2], [3, 4]])
+
+        def pull(x, ids):
+            return jax.grad(lambda a: (segment_max(a, ids, 2) * weight).sum())(x)
+
+        np.testing.assert_array_equal(segment_max(x, ids, 2), [[3, 5], [3, 5]])
+        np.testing.assert_array_equal(pull(x, ids), [[0, 4], [1, 2], [3, 0], [0, 0]])
+        xs, many = np.stack([x, -x, x + 1]), np.stack([ids, ids[::-1], ids])
+        for batch, axes in (((xs, ids), (0, None)), ((xs, many), (0, 0)), ((x, many), (None, 0))):
+            found = jax.jit(jax.vmap(pull, axes))(*batch)
+            for k in range(3):
+                one = [a if d is None else a[k] for a, d in zip(batch, axes, strict=True)]
+                np.testing.assert_array_equal(found[k], pull(*one))
+    finally:
+        for row in both:
+            unregister(row.name)
+
+
 def test_an_op_added_at_run_time():
     from pullback.core.catalog import register, unregister
     from test_new_op import ROWS

@@ -143,7 +143,9 @@ class Function:
         self.typed = next(o.name for o in op.reads if o.type is Type.ELEMENT)
         self.row_inputs = op.names(Role.ROW)
         self.row_outputs = tuple(o.name for o in op.writes if o.role is Role.ROW)
-        self.is_segmented = any(o.role in (Role.IDS, Role.OFFSETS) for o in op.reads)
+        # What cuts rows into segments, of a segment op.
+        self.cut_by = next((o for o in op.reads if o.role in (Role.IDS, Role.OFFSETS)), None)
+        self.is_segmented = self.cut_by is not None
         self.calls: dict[tuple[Any, ...], Call] = {}
         _made.append(self)
 
@@ -223,17 +225,31 @@ class Function:
             return parse.shape(parameters["shape"], "shape", lead.itemsize), None
         if not lead.shape:
             raise InvalidProblemError(f"{self.lead}: expected at least one dimension, got shape ()")
-        (ids,) = (views[n] for n in self.op.names(Role.IDS))
-        if len(ids.shape) != 1:
-            raise InvalidProblemError(f"segment_ids: expected one dimension, got shape {ids.shape}")
+        rows, segments = self._told(views)
         rest = lead.shape[1:]
-        if self.tells_shape:
-            segments = parameters.get("num_segments")
-            if segments is None:
-                segments = views[self.row_inputs[0]].shape[0]
-            parse.shape((segments, *rest), "num_segments", lead.itemsize)
-            return lead.shape, segments
-        return (ids.shape[0], *rest), lead.shape[0]
+        if "num_segments" in parameters:
+            wanted = (parameters["num_segments"], *rest)
+            segments = parse.shape(wanted, "num_segments", lead.itemsize)[0]
+        if "num_inputs" in parameters:
+            rows = parse.shape((parameters["num_inputs"], *rest), "num_inputs", lead.itemsize)[0]
+        if rows is None or segments is None:
+            missing = "num_segments" if segments is None else "num_inputs"
+            raise TypeError(f"{self.op.name}: neither an operand nor a parameter tells {missing}")
+        return (rows, *rest), segments
+
+    def _told(self, views: dict[str, View]) -> tuple[int | None, int | None]:
+        """Rows and segments, as far as the operands of a segment op tell them."""
+        assert self.cut_by is not None
+        name, by_ids = self.cut_by.name, self.cut_by.role is Role.IDS
+        cut = views[name].shape
+        if len(cut) != 1 or (cut[0] == 0 and not by_ids):
+            what = "one dimension" if by_ids else "one dimension and at least one offset"
+            raise InvalidProblemError(f"{name}: expected {what}, got shape {cut}")
+        rows = views[self.lead].shape[0] if self.tells_shape else cut[0] if by_ids else None
+        if not by_ids:
+            return rows, cut[0] - 1
+        tables = [views[n].shape for n in self.row_inputs if n in views]
+        return rows, tables[0][0] if tables and tables[0] else None
 
     def _call(
         self,
@@ -396,7 +412,7 @@ def _cut_into_rows(op: Op, views: dict[str, View]) -> list[dict[str, View]]:
 def _is_positional(op: Op, name: str) -> bool:
     if op.direction == "forward":
         return True
-    return name == op.inputs[0] or op.operand(name).role is Role.IDS
+    return name == op.inputs[0] or op.operand(name).role in (Role.IDS, Role.OFFSETS)
 
 
 def signature(op: Op) -> str:
@@ -451,6 +467,7 @@ def _body(op: Op, function: Function) -> list[str]:
     # A NaN finds itself by its text, and -0.0 is not 0.0.
     texts = [f"{p.name}.hex()" if p.parse is parse.real else p.name for p in op.parameters]
     texts += [f"{n} is not None" for n in optional]
+    told = "".join(f"{text}, " for text in texts)
     if not function.is_segmented:
         lead = function.lead
         shape = f"{lead}.shape" if function.tells_shape else "None"
@@ -461,10 +478,10 @@ def _body(op: Op, function: Function) -> list[str]:
             "    if known is not None:",
             "        result = known.again(arrays, out)",
             "        if result is not None: return result",
-            f"else: key = ({', '.join(texts)},)",
+            f"else: key = ({told})",
         ]
     else:
-        lines.append(f"key = ({', '.join(texts)},)")
+        lines.append(f"key = ({told})")
     named = ", ".join(f"{p.name!r}: {p.name}" for p in op.parameters)
     lines.append(f"return run(arrays, {{{named}}}, key, out)")
     return lines

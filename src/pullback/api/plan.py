@@ -205,10 +205,10 @@ def _make_runner(problem: Problem, on_gpu: bool) -> Any:
 
 
 def _workspace_size(problem: Problem) -> int:
-    from ..cpu import backend, launch
+    from ..cpu import launch, segment_launch
 
     if problem.is_segmented:
-        return backend.segment_workspace(problem)
+        return segment_launch.workspace_bytes(problem)
     return launch.workspace_bound(problem)
 
 

@@ -10,6 +10,8 @@ Parameters of the functions in a record are found by name. A name is
 - ``index``, the position in memory order, from 0;
 - ``first``, the condition that no position comes before this one in forward scan order;
 - or something an earlier step of the same record gives.
+
+A row of a segment op is a segment: ``extent`` counts what it has, ``index`` is a place within it.
 """
 
 from __future__ import annotations

@@ -16,14 +16,13 @@ from ..cpu import backend, pool
 from ..cpu.codegen.block import SCRATCH, STRAINED
 from ..cpu.compile import Kernel, code_digest, source_digest
 from ..cpu.launch import Launch
-from ..cpu.loops import segment
+from ..cpu.segment_launch import WORKSPACE, SegmentLaunch, cut_by
 from ..formulas.record import functions_of
 from ..memory.large_pages import LARGE
 from ..threads import get_num_threads
 from . import handler
 
 Shape = tuple[int, ...]
-WORKSPACE = "workspace"
 
 
 def reads(problem: Problem) -> tuple[str, ...]:
@@ -67,7 +66,7 @@ def describe(
         for n, (shape, dtype) in operands.items()
     }
     if problem.is_segmented:
-        ids = "i32" if operands["segment_ids"][1].itemsize == 4 else "i64"
+        ids = "i32" if operands[cut_by(problem.op).name][1].itemsize == 4 else "i64"
         phases, patches, block, workspace = _segment(problem, strides, ids, threads)
     else:
         phases, patches, block, workspace = _rows(problem, strides, threads)
@@ -99,34 +98,9 @@ def _rows(problem: Problem, strides: dict[str, Shape], threads: int):
 
 
 def _segment(problem: Problem, strides: dict[str, Shape], ids: str, threads: int):
-    values, result = problem.op.inputs[0], problem.op.outputs[0]
-    block = [0] * segment.WORDS
-    block[segment.NUM_INPUTS] = problem.num_inputs
-    block[segment.NUM_COLUMNS] = problem.embedding_dim
-    block[segment.NUM_SEGMENTS] = problem.num_segments
-    block[segment.VALUE_ROW], block[segment.VALUE_COLUMN] = strides[values]
-    block[segment.RESULT_ROW], block[segment.RESULT_COLUMN] = strides[result]
-    block[segment.ID_STRIDE] = strides["segment_ids"][0]
-    patches = [
-        (segment.VALUES, values, 0),
-        (segment.IDS, "segment_ids", 0),
-        (segment.RESULT, result, 0),
-    ]
-    runner = backend.SegmentRunner(problem)
-    rows = problem.num_inputs + problem.num_segments
-    traffic = rows * strides[result][0]
-    if problem.op.direction == "backward":
-        gather = (runner.kernel("gather", ids), problem.num_inputs, traffic, False)
-        return [gather], patches, block, 0
-    phases = [(runner.kernel("sum", ids), problem.num_segments, traffic, False)]
-    workspace = backend.segment_workspace(problem)
-    if workspace:
-        block[segment.PARTS] = segment.sorting_parts(problem.num_inputs, threads)
-        steps = runner.sorting(ids, threads)
-        phases = [(kernel, units, pool.SERIAL_BYTES, False) for kernel, units in steps] + phases
-        offsets = segment.sorting_offsets(problem.num_segments)
-        patches += [(word, WORKSPACE, offset) for word, offset in offsets.items()]
-    return phases, patches, block, workspace
+    launch = SegmentLaunch(problem, strides, ids, threads)
+    phases = [(step.kernel, step.units, step.traffic, False) for step in launch.steps]
+    return phases, launch.addresses, launch.template, launch.workspace
 
 
 _registered: dict[int, Kernel] = {}

@@ -191,7 +191,7 @@ def _batch(bind, names: Sequence[str], linear: Sequence[str], operands, dims, pa
     linear in it: its transpose would have to sum.
     """
     if IDS in names:
-        return _batch_segments(bind, operands, dims, pair)
+        return _batch_segments(bind, names.index(IDS), operands, dims, pair)
     at, size = next((d, x.shape[d]) for x, d in zip(operands, dims, strict=True) if d is not None)
     moved = []
     for name, x, d in zip(names, operands, dims, strict=True):
@@ -205,38 +205,39 @@ def _batch(bind, names: Sequence[str], linear: Sequence[str], operands, dims, pa
     return results, [at] * len(results)
 
 
-def _batch_segments(bind, operands, dims, pair: Pair):
-    (values, ids), (at, ids_at) = operands, dims
+def _batch_segments(bind, place: int, operands, dims, pair: Pair):
+    """The ids are the operand at ``place``; all others are tables, of rows or of segments."""
+    ids, ids_at = operands[place], dims[place]
+    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+    along = 1 if ids_at is None else 0
+    tables = [
+        jnp.repeat(jnp.expand_dims(x, along), size, axis=along)
+        if d is None
+        else jnp.moveaxis(x, d, along)
+        for k, (x, d) in enumerate(zip(operands, dims, strict=True))
+        if k != place
+    ]
+    width = tables[0].shape[2]
     if ids_at is None:
         # The same rows go the same way in every batch: only the rows get longer.
-        values = jnp.moveaxis(values, at, 1)
-        rows, size, width = values.shape
-        (result,) = bind(
-            values.reshape(rows, size * width), ids, pair=repeated(pair, rows=1, columns=size)
-        )
-        return [result.reshape(result.shape[0], size, width)], [1]
+        moved = [x.reshape(x.shape[0], size * width) for x in tables]
+        moved.insert(place, ids)
+        results = bind(*moved, pair=repeated(pair, rows=1, columns=size))
+        return [r.reshape(r.shape[0], size, width) for r in results], [1] * len(results)
     segments = pair.forward.num_segments
-    ids = jnp.moveaxis(ids, ids_at, 0)
-    size = ids.shape[0]
-    if at is None:
-        values = jnp.broadcast_to(values, (size, *values.shape))
-    else:
-        values = jnp.moveaxis(values, at, 0)
     if size * segments > jnp.iinfo(ids.dtype).max:
         raise UnsupportedError(
             f"segment_ids: {size} batches of {segments} segments do not fit {ids.dtype}"
         )
+    ids = jnp.moveaxis(ids, ids_at, 0)
     first = segments * jnp.arange(size, dtype=ids.dtype)[:, None]
     ids = jnp.where((ids >= 0) & (ids < segments), ids + first, -1)
-    width = values.shape[-1]
-    (result,) = bind(
-        values.reshape(-1, width)
-        if width
-        else jnp.zeros((size * values.shape[1], 0), values.dtype),
-        ids.reshape(-1),
-        pair=repeated(pair, rows=size, columns=1),
-    )
-    return [result.reshape(size, result.shape[0] // size if size else 0, width)], [0]
+    moved = [x.reshape(size * x.shape[1], width) for x in tables]
+    moved.insert(place, ids.reshape(-1))
+    results = bind(*moved, pair=repeated(pair, rows=size, columns=1))
+    rows = [r.shape[0] // size if size else 0 for r in results]
+    shaped = [r.reshape(size, n, width) for r, n in zip(results, rows, strict=True)]
+    return shaped, [0] * len(results)
 
 
 def _run_batch(operands, dims, *, pair, direction, outputs):

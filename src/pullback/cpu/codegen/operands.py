@@ -182,13 +182,13 @@ class Operands:
         self.finished = self._placed([n for n in self.outputs if n not in ends])
         self.ended = self._placed(list(ends))
         self.addresses = self._addresses()
-        self.strides = self._words(emit_axis_stride)
+        self.strides = self.words(emit_axis_stride)
         self.fetch_rows = self._row_fetch()
         self.store_rows = self._row_store(self.finished)
         self.store_ends = self._row_store(self.ended)
         # For columns: where a position of the (straight) axis begins, and lanes across columns.
         self.places = self._places()
-        self.column_strides = self._words(emit_column_stride)
+        self.column_strides = self.words(emit_column_stride)
         self.fetch_columns = self._straight_fetch(full_at)
         self.fetch_row_columns = self._straight_fetch(row_at)
         self.put_columns = self._straight_put(self.finished)
@@ -234,7 +234,7 @@ class Operands:
 
         return addresses
 
-    def _words(self, emit):
+    def words(self, emit):
         """``words(p)``: one word of the parameter block for each operand."""
         count = self.count
         kind = types.UniTuple(types.int64, count)

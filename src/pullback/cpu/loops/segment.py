@@ -1,9 +1,8 @@
-"""Segment sums: rows added by id, and rows copied by id.
+"""Rows that ids or offsets cut into segments: looking at the ids, and putting the rows in order.
 
-Forward, the rows of a segment are added in row order, a tile of columns at a time, in float64.
-Sorted ids give each segment a run of rows; unsorted ids are put in order by a stable counting sort
-of the row numbers in the workspace, which threads share by parts of the rows. Backward copies bits
-and needs no arithmetic.
+Sorted ids and offsets give each segment a run of rows; unsorted ids are put in order by a stable
+counting sort of the row numbers in the workspace, which threads share by parts of the rows. Rows
+that are only copied by id need no order, and no arithmetic either.
 """
 
 from __future__ import annotations
@@ -12,38 +11,28 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ...formulas.record import RowFormula
-from ..codegen.bind import Fold
 from ..codegen.block import fetch_min, int32_at, least, set_word, word
-from ..codegen.elementary import primitives_for
 from ..codegen.jit import inner
 from ..codegen.lanes import LANES
-from ..codegen.operands import Operands
 from ..codegen.storage import ITEMSIZE
-from ..codegen.vectors import counting, no_vectors, stack
 
-# Words of the parameter block of a segment kernel.
-VALUES = 0  # input (forward) or d_output (backward)
-IDS = 1
-RESULT = 2
-NUM_INPUTS = 3
-NUM_COLUMNS = 4
-NUM_SEGMENTS = 5
-VALUE_ROW, VALUE_COLUMN = 6, 7  # byte strides
-ID_STRIDE = 8
-RESULT_ROW, RESULT_COLUMN = 9, 10
-ORDER = 11  # workspace: row numbers in order of id; 0 for sorted ids
-STARTS = 12  # workspace: where each segment begins in ORDER
-FLAGS = 13  # answer of a check: two rows
-COUNTS = 14  # workspace: rows of each part in each segment, then where the next of them goes
-PARTS = 15  # parts the rows are sorted in
-WORDS = 16
+# Words of the parameter block of a segment kernel. Words 11 to 14 hold the constants of formulas,
+# as in any other block; the extent among them is that of a segment, and put in there.
+IDS, ID_STRIDE = 0, 1  # ids or offsets, and the byte stride between them
+NUM_INPUTS = 2
+NUM_COLUMNS = 3
+NUM_SEGMENTS = 4
+ORDER = 5  # workspace: row numbers in order of id
+STARTS = 6  # workspace: where each segment begins in ORDER
+COUNTS = 7  # workspace: rows of each part in each segment, then where the next of them goes
+PARTS = 8  # parts the rows are sorted in
+FLAGS = 9  # answer of a check: two rows
+FIRST_OUTPUT, NUM_OPERANDS = 10, 15  # among the operands
+OPERANDS = 16  # address, byte stride between rows and between columns of each operand
 
 # Ids from this size on are sorted in as many parts as there are threads, up to so many.
 PARTED_BYTES = 1 << 18
 MOST_PARTS = 4
-
-TILE = 256
 
 
 def sorting_parts(rows: int, threads: int) -> int:
@@ -61,7 +50,7 @@ def sorting_bytes(rows: int, segments: int) -> int:
 
 
 def make_id_at(ids: str):
-    """``id_at(p, n)``: the id of a row."""
+    """``id_at(p, n)``: the id of a row, or an offset."""
     wide = ids == "i64"
 
     @inner
@@ -153,71 +142,6 @@ def make_fill_kernel(ids: str):
     return kernel
 
 
-def make_sum_kernel(formula: RowFormula, element: str, ids: str, is_sorted: bool):
-    """``kernel(p, begin, end)`` over segments."""
-    fold = Fold(formula.passes[0].monoid, primitives_for(element), full=("x",))
-    lift, combine, identity, read, write = (
-        fold.lift,
-        fold.combine,
-        fold.identity,
-        fold.read,
-        fold.write,
-    )
-    # Only the value of a row travels through the fold.
-    operands = Operands(element, ("x",), (), ("y",))
-    fetch, put = operands.fetch_columns, operands.put_columns
-    id_at = make_id_at(ids)
-    scratch = stack(TILE * fold.size)
-    pitch = 8 * TILE
-
-    @inner
-    def first_row(p, segment):
-        """The first row whose id is at least ``segment``, ids being sorted."""
-        low, high = 0, word(p, NUM_INPUTS)
-        while low < high:
-            middle = (low + high) // 2
-            if id_at(p, middle) < segment:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def kernel(p, begin, end):
-        columns = word(p, NUM_COLUMNS)
-        values, value_row = word(p, VALUES), word(p, VALUE_ROW)
-        result, result_row = word(p, RESULT), word(p, RESULT_ROW)
-        steps = (word(p, VALUE_COLUMN), word(p, RESULT_COLUMN))
-        order, starts = word(p, ORDER), word(p, STARTS)
-        box = scratch()
-        nothing = no_vectors()
-        rows = word(p, NUM_INPUTS)
-        after = first_row(p, begin) if is_sorted else word(starts, begin)
-        for segment in range(begin, end):
-            first = after
-            if is_sorted:
-                while after < rows and id_at(p, after) == segment:
-                    after += 1
-            else:
-                after = word(starts, segment + 1)
-            for left in range(0, columns, TILE):
-                width = least(TILE, columns - left)
-                for c in range(0, width, LANES):
-                    write(box + 8 * c, pitch, identity())
-                for k in range(first, after):
-                    n = k if is_sorted else word(order, k)
-                    at = (values + n * value_row, 0)
-                    for c in range(0, width, LANES):
-                        full = fetch(p, at, steps, left + c, least(LANES, width - c))
-                        lifted = lift(counting(0, 0), nothing, full, nothing, nothing)
-                        state = combine(read(box + 8 * c, pitch), lifted)
-                        write(box + 8 * c, pitch, state)
-                at = (0, result + segment * result_row)
-                for c in range(0, width, LANES):
-                    put(p, at, steps, left + c, least(LANES, width - c), read(box + 8 * c, pitch))
-
-    return kernel
-
-
 def _copier(item: int):
     """``copy(target, target_stride, source, source_stride, count)`` of elements of that size."""
     kind = ir.IntType(8 * item)
@@ -268,16 +192,62 @@ def _copier(item: int):
     return copy, clear
 
 
+def make_is_inside(ids: str, by_offsets: bool):
+    """``inside(p, n)``: whether a row belongs to a segment."""
+    id_at = make_id_at(ids)
+    if by_offsets:
+
+        @inner
+        def inside_offsets(p, n):
+            return id_at(p, 0) <= n < id_at(p, word(p, NUM_SEGMENTS))
+
+        return inside_offsets
+
+    @inner
+    def inside(p, n):
+        return 0 <= id_at(p, n) < word(p, NUM_SEGMENTS)
+
+    return inside
+
+
+def make_clear_row(element: str):
+    """``clear_row(p, n)``: zeros in a row of every output."""
+    clear = _copier(ITEMSIZE[element])[1]
+
+    @inner
+    def clear_row(p, n):
+        for o in range(word(p, FIRST_OUTPUT), word(p, NUM_OPERANDS)):
+            at = OPERANDS + 3 * o
+            target = word(p, at) + n * word(p, at + 1)
+            clear(target, word(p, at + 2), word(p, NUM_COLUMNS))
+
+    return clear_row
+
+
+def make_clear_kernel(element: str, ids: str, by_offsets: bool):
+    """``kernel(p, begin, end)`` over input rows: zeros where a row belongs to no segment."""
+    inside, clear_row = make_is_inside(ids, by_offsets), make_clear_row(element)
+
+    def kernel(p, begin, end):
+        for n in range(begin, end):
+            if not inside(p, n):
+                clear_row(p, n)
+
+    return kernel
+
+
 def make_gather_kernel(element: str, ids: str):
-    """``kernel(p, begin, end)`` over input rows."""
+    """``kernel(p, begin, end)`` over input rows: bits of the row that an id names, or zeros."""
     copy, clear = _copier(ITEMSIZE[element])
     id_at = make_id_at(ids)
+    result_at = OPERANDS + 3
 
     def kernel(p, begin, end):
         columns, segments = word(p, NUM_COLUMNS), word(p, NUM_SEGMENTS)
-        values, value_row, value_column = word(p, VALUES), word(p, VALUE_ROW), word(p, VALUE_COLUMN)
-        result, result_row = word(p, RESULT), word(p, RESULT_ROW)
-        result_column = word(p, RESULT_COLUMN)
+        values, value_row = word(p, OPERANDS), word(p, OPERANDS + 1)
+        value_column = word(p, OPERANDS + 2)
+        result, result_row = word(p, result_at), word(p, result_at + 1)
+        result_column = word(p, result_at + 2)
         for n in range(begin, end):
             s = id_at(p, n)
             target = result + n * result_row
