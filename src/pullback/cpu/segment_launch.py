@@ -11,7 +11,7 @@ from typing import Any
 from ..core.declare import Op, Operand, Role, Type
 from ..core.problem import Problem
 from ..errors import UnsupportedError
-from ..formulas.record import RowFormula, in_float64, is_pointwise, names_read
+from ..formulas.record import RowFormula, is_pointwise, names_read
 from . import pool
 from .codegen.block import CONSTANT_NAMES, CONSTANTS
 from .codegen.operands import Operands
@@ -33,7 +33,7 @@ def cut_by(op: Op) -> Operand:
 
 def record_of(problem: Problem) -> RowFormula:
     """The record that a kernel computes, in float64."""
-    formula = in_float64(problem.formula, problem.element)
+    formula = problem.formula
     if not isinstance(formula, RowFormula):
         raise UnsupportedError(f"{problem.op.name}: a segment op folds rows, it does not scan them")
     return formula
@@ -86,7 +86,7 @@ class SegmentKey:
 @cache
 def kernel_for(key: SegmentKey) -> Kernel:
     """The compiled kernel of a segment op."""
-    formula = in_float64(key.op.record(key.selection), key.element)
+    formula = key.op.record(key.selection)
     assert isinstance(formula, RowFormula)
     element, ids = key.element, key.ids
 
