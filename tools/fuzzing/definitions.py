@@ -182,11 +182,11 @@ def mean_backward(dy: Array, n: int) -> Rows:
 
 
 def max_(x: Array) -> Rows:
-    return exactly(x.max(axis=1, keepdims=True))
+    return exactly(x.max(axis=1, keepdims=True, initial=-INF))
 
 
 def min_(x: Array) -> Rows:
-    return exactly(x.min(axis=1, keepdims=True))
+    return exactly(x.min(axis=1, keepdims=True, initial=INF))
 
 
 def extreme_backward(dy: Array, x: Array, y: Array, ties: str) -> Rows:
