@@ -48,8 +48,7 @@ def test_a_second_process_loads_what_the_first_compiled(tmp_path):
 TOY = (
     RECORDER
     + """
-from pullback.core.catalog import register
-from pullback.core.declare import Op
+from pullback.core.catalog import declare_reduce, register
 from pullback.formulas.folds import add
 from pullback.formulas.record import Monoid, Pass, RowFormula
 from pullback.api.functions import make_function
@@ -61,7 +60,7 @@ def total_itself(total):
 
 start = globals().get("START", 0.0)
 record = RowFormula((Pass(Monoid(lifted, add, (start,), ("total",))),), finish=total_itself)
-op = Op("toy", "reduce", "toy", "forward", "", ("x",), ("y",), {{None: record}})
+op, backward = declare_reduce("toy", "", "", "", record, RowFormula(apply=total_itself))
 register(op)
 print(float(make_function(op)(np.arange(1.0, 4.0))), [k.from_cache for k in made])
 """

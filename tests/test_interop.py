@@ -71,7 +71,7 @@ def test_numpy_scalars_are_rank_zero_and_read_only():
 
 @pytest.mark.parametrize(
     "dtype",
-    ["i2", "u4", "u8", "?", "c8", "g", "O", "S4", "M8[s]", ml_dtypes.float8_e4m3fn, "f4,f4"],
+    ["i2", "u4", "u8", "c8", "g", "O", "S4", "M8[s]", ml_dtypes.float8_e4m3fn, "f4,f4"],
 )
 def test_numpy_dtypes_refused(dtype):
     array = np.zeros(3, dtype)
@@ -286,7 +286,7 @@ class TestTorch:
 
     def test_dtypes_refused(self):
         torch = self.torch
-        for dtype in (torch.complex64, torch.int16, torch.bool, torch.float8_e5m2):
+        for dtype in (torch.complex64, torch.int16, torch.float8_e5m2):
             self.refused(torch.zeros(3, dtype=dtype), f"bfloat16.*{dtype}")
 
     def test_layouts_without_strides_refused(self):

@@ -302,4 +302,4 @@ def test_launches_kept_by_a_plan_are_bounded():
         a = np.lib.stride_tricks.as_strided(room, (2, 3), (4 * row, 4))
         plan.run(a=a, b=a, y=y)
     assert (y == 1).all()
-    assert len(plan._runner._launches) <= 256
+    assert len(plan.runnable().runner._launches) <= 256

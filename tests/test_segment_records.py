@@ -13,7 +13,7 @@ import pullback as pb
 from cells import same_bytes
 from pullback.api.functions import make_function
 from pullback.core import parse
-from pullback.core.catalog import _segment, register, unregister
+from pullback.core.catalog import declare_segment, register, unregister
 from pullback.core.declare import Op, Operand, Parameter, Role, Type
 from pullback.core.problem import describe
 from pullback.cpu import backend, pool, segment_launch
@@ -68,10 +68,10 @@ X, Y = Operand("input", known_as="x"), Operand("output", known_as="y")
 DY, DX = Operand("d_output", known_as="dy"), Operand("d_input", known_as="dx")
 ROW_Y = Operand("output", Role.ROW, known_as="y")
 MADE = [
-    *_segment(
+    *declare_segment(
         "segment_max", "", "", SPARE, reduce.MAX, reduce.EXTREME_BACKWARD, ("input", "output")
     ),
-    *_segment("segment_mean", "", "", SPARE, reduce.MEAN, reduce.MEAN_BACKWARD),
+    *declare_segment("segment_mean", "", "", SPARE, reduce.MEAN, reduce.MEAN_BACKWARD),
     op("segment_prod", "forward", (X, IDS), (ROW_Y,), reduce.PROD),
     op("segment_softmax", "forward", (X, IDS), (Y,), softmax.SOFTMAX),
     op("segment_softmax_backward", "backward", (DY, IDS, Y), (DX,), softmax.SOFTMAX_BACKWARD),

@@ -13,8 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import pullback as pb
 import pullback.torch as pt
-from pullback.core.catalog import register, unregister
-from pullback.core.declare import Op
+from pullback.core.catalog import declare_reduce, declare_scan, register, unregister
 from pullback.formulas.folds import add
 from pullback.formulas.primitives import exp, where
 from pullback.formulas.record import Monoid, Pass, RowFormula, ScanFormula
@@ -107,19 +106,28 @@ def times_exp_sum(x, total):
 
 
 SUMMED = Monoid(expx, add, (0.0,), ("total",))
-NEEDS = frozenset({"x"})
 NEW = [
-    Op("sumexp", "reduce", "sumexp", "forward", "y = Σ exp(x)", ("x",), ("y",),
-       {None: RowFormula((Pass(SUMMED),), finish=itself)}),
-    Op("sumexp_backward", "reduce", "sumexp", "backward", "dx = exp(x)·dy", ("x",), ("dx",),
-       {None: RowFormula(apply=times_exp)}, row=("dy",), needs=NEEDS),
-    Op("cumsumexp", "scan", "cumsumexp", "forward", "y[j] = Σ_{i≤j} exp(x[i])", ("x",), ("y",),
-       {None: ScanFormula(SUMMED, itself, inclusive=True, against=False)}),
-    Op("cumsumexp_backward", "scan", "cumsumexp", "backward", "dx[j] = exp(x[j])·Σ_{i≥j} dy[i]",
-       ("dy", "x"), ("dx",),
-       {None: ScanFormula(Monoid(passed_on, add, (0.0,), ("total",)), times_exp_sum,
-                          inclusive=True, against=True)}, needs=NEEDS),
-]  # fmt: skip
+    *declare_reduce(
+        "sumexp",
+        "y = Σ exp(x)",
+        "dx = exp(x)·dy",
+        "",
+        RowFormula((Pass(SUMMED),), finish=itself),
+        RowFormula(apply=times_exp),
+        ("x",),
+    ),
+    *declare_scan(
+        "cumsumexp",
+        "y[j] = Σ_{i≤j} exp(x[i])",
+        "dx[j] = exp(x[j])·Σ_{i≥j} dy[i]",
+        "",
+        ScanFormula(SUMMED, itself, inclusive=True, against=False),
+        ScanFormula(
+            Monoid(passed_on, add, (0.0,), ("total",)), times_exp_sum, inclusive=True, against=True
+        ),
+        ("x",),
+    ),
+]
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ class SegmentKey:
 @cache
 def kernel_for(key: SegmentKey) -> Kernel:
     """The compiled kernel of a segment op."""
-    formula = key.op.record(key.selection)
+    formula = key.op.record(key.selection, key.element)
     assert isinstance(formula, RowFormula)
     element, ids = key.element, key.ids
 

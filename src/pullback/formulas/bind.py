@@ -6,6 +6,7 @@ calls, and none of it is written twice.
 
 from __future__ import annotations
 
+import builtins
 import types
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -21,13 +22,23 @@ def names_used(function: Callable) -> dict[str, Any]:
     return {n: scope[n] for n in _names(function.__code__) if n in scope} | held
 
 
-def rebound(function: Callable, replace: Callable[[str, Any], Any]) -> types.FunctionType:
-    """The same code, with ``replace(name, value)`` in the place of every value it finds outside."""
+def rebound(
+    function: Callable, replace: Callable[[str, Any], Any], scope: Mapping[str, Any] | None = None
+) -> types.FunctionType:
+    """The same code, with ``replace(name, value)`` in the place of every value it finds outside.
+
+    ``scope`` are globals beside those, for compilers that look for them.
+    """
     values = {name: replace(name, value) for name, value in names_used(function).items()}
     code = function.__code__
     made = types.FunctionType(
         code,
-        {"__name__": function.__module__, **values},
+        {
+            "__name__": function.__module__,
+            "__builtins__": function.__globals__.get("__builtins__", builtins),
+            **(scope or {}),
+            **values,
+        },
         code.co_name,
         function.__defaults__,
         tuple(types.CellType(values[name]) for name in code.co_freevars),
@@ -58,6 +69,8 @@ class Binder:
         What becomes of a bound function.
     constant
         What becomes of a number that a formula names.
+    scope
+        Globals that a compiler looks for in every function.
     """
 
     def __init__(
@@ -65,17 +78,19 @@ class Binder:
         primitives: Mapping[str, Any],
         wrap: Callable[[Callable], Any] | None = None,
         constant: Callable[[float], Any] | None = None,
+        scope: Mapping[str, Any] | None = None,
     ):
         missing = set(PRIMITIVES) - set(primitives)
         if missing:
             raise TypeError(f"an evaluator needs a version of {', '.join(sorted(missing))}")
         self._primitives, self._wrap, self._constant = primitives, wrap, constant
+        self._scope = scope
         self._made: dict[Callable, Any] = {}
 
     def __call__(self, function: Callable) -> Any:
         made = self._made.get(function)
         if made is None:
-            made = rebound(function, self._replaced)
+            made = rebound(function, self._replaced, self._scope)
             made = self._made[function] = self._wrap(made) if self._wrap else made
         return made
 

@@ -31,4 +31,4 @@ def _constant(value: float):
     return _Nan(value) if math.isnan(value) else tl.constexpr(value)
 
 
-bind = Binder(PRIMITIVES, wrap=triton.jit, constant=_constant)
+bind = Binder(PRIMITIVES, wrap=triton.jit, constant=_constant, scope={"tl": tl})
