@@ -128,6 +128,14 @@ class Problem:
             if o.role is role and (o.symbol in asked or f"{o.symbol}_before" in asked)
         )
 
+    def symbols(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Operands that the formula really reads, as it calls them: by position and by row."""
+        asked = names_read(self.formula)
+        elements = [o.symbol for o in self.used(Role.ELEMENT)]
+        full = [n for n in elements if n in asked]
+        full += [f"{n}_before" for n in elements if f"{n}_before" in asked]
+        return tuple(full), tuple(o.symbol for o in self.used(Role.ROW))
+
 
 def describe(
     op: Op,

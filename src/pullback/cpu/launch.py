@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.declare import Op, Role, Type
 from ..core.problem import Problem
-from ..formulas.record import RowFormula, ScanFormula, is_pointwise, names_read
+from ..formulas.record import RowFormula, ScanFormula, is_pointwise
 from ..memory.dimensions import merge
 from . import pool
 from .codegen.block import (
@@ -93,15 +93,6 @@ class Layout:
     axis_strides: list[list[int]]
     columns: int = 0
     column_strides: list[int] | None = None
-
-
-def operands_of(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Operands that the formula really reads, as it calls them: by position and by row."""
-    asked = names_read(problem.formula)
-    elements = [o.symbol for o in problem.used(Role.ELEMENT)]
-    full = [n for n in elements if n in asked]
-    full += [f"{n}_before" for n in elements if f"{n}_before" in asked]
-    return tuple(full), tuple(o.symbol for o in problem.used(Role.ROW))
 
 
 def element_of(problem: Problem, operand: str, dtypes: Mapping[str, str] | None) -> str:
@@ -344,7 +335,7 @@ class Launch:
         dtypes: Mapping[str, str] | None = None,
     ):
         op, formula = problem.op, problem.formula
-        full, row = operands_of(problem)
+        full, row = problem.symbols()
         written = tuple(k for k, n in enumerate(op.outputs) if n in strides)
         called = {o.symbol: o.name for o in op.reads}
         inputs = [called[n.removesuffix("_before")] for n in (*full, *row)]

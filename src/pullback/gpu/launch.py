@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..core.declare import Role
 from ..core.problem import Problem
-from ..formulas.record import RowFormula, ScanFormula, is_pointwise, names_read
+from ..formulas.record import RowFormula, ScanFormula, is_pointwise
 from ..memory.view import DTYPES
 from .frame import Shape, constants_of
 from .layout import choose_walk
@@ -17,15 +17,6 @@ from .tiles import FEW, MOST_CHUNKS, MOST_PARTIALS, Tile, ceil_to_power, choose_
 
 # float32 counts to here.
 _COUNTS = 2**24
-
-
-def operands_of(problem: Problem) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Operands that the formula really reads, as it calls them: by position and by row."""
-    asked = names_read(problem.formula)
-    elements = [o.symbol for o in problem.used(Role.ELEMENT)]
-    full = [n for n in elements if n in asked]
-    full += [f"{n}_before" for n in elements if f"{n}_before" in asked]
-    return tuple(full), tuple(o.symbol for o in problem.used(Role.ROW))
 
 
 def _is_full(problem: Problem, operand: str) -> bool:
@@ -83,7 +74,7 @@ class Launch:
     def __init__(self, problem: Problem, strides: Mapping[str, tuple[int, ...]], in_place: bool):
         op, formula = problem.op, problem.formula
         item = DTYPES[problem.element].itemsize
-        full, row = operands_of(problem)
+        full, row = problem.symbols()
         written = tuple(k for k, n in enumerate(op.outputs) if n in strides)
         work = work_of(formula)
         shape = Shape(problem.element, full, row, op.outputs, written, 0, 1, False, False, False)
