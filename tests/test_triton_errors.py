@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -120,3 +121,31 @@ def test_functions_send_gpu_tensors_to_triton(monkeypatch):
 
 def test_catalog_lists_both_backends():
     assert all(op.backends == ("numba", "triton") for op in pb.catalog())
+
+
+def refused(op: pb.Op, **fields) -> str:
+    from pullback.core.problem import Problem
+    from pullback.gpu.backend import refuse_unknown
+
+    with pytest.raises(pb.UnsupportedError) as caught:
+        refuse_unknown(Problem(op, "f32", (4, 8), (0,), **fields))
+    return str(caught.value)
+
+
+def test_what_only_the_cpu_knows_is_refused():
+    """An op declared at run time is computed as declared, or not at all."""
+    from pullback.core.catalog import declare_segment
+    from pullback.core.problem import Problem
+    from pullback.formulas import reduce
+    from pullback.gpu.backend import refuse_unknown
+    from test_general_ops import MASKED, RECURRENCE
+
+    assert "another type" in refused(MASKED)
+    states = replace(RECURRENCE, reads=RECURRENCE.reads[:2], writes=RECURRENCE.writes[:1])
+    assert "states in front" in refused(states)
+    mean, back = declare_segment("m", "", "", ("", ""), reduce.MEAN, reduce.MEAN_BACKWARD)
+    assert "segments other than" in refused(mean, segments=2)
+    assert "segments other than" in refused(back, segments=2)
+    for op in pb.catalog():
+        segments = 2 if op.family == "segment" else None
+        refuse_unknown(Problem(op, "f32", (4, 8), (0,), segments=segments))

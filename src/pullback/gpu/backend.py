@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from ..core.declare import Role, Type
 from ..core.problem import Problem
 from ..core.vocabulary import ElementKind, MathPrecision, PrecisionGuarantee, Stream
 from ..errors import (
     InvalidProblemError,
     UnsupportedError,
 )
-from ..formulas.record import is_pointwise
+from ..formulas.record import RowFormula, ScanFormula, is_pointwise, parameters
 from ..memory.overlap import same_memory
 from ..memory.tensor_ref import TensorRef
 from ..memory.view import View
@@ -21,10 +23,38 @@ _MOST_PROGRAMS = 2**31 - 1
 
 def make_runner(problem: Problem) -> TritonRunner:
     """A runner on the device that is current now."""
+    refuse_unknown(problem)
     device = current_device()
     if problem.is_segmented:
         return SegmentRunner(problem, device)
     return RowRunner(problem, device)
+
+
+def refuse_unknown(problem: Problem) -> None:
+    """Raise for what the CPU's loops know and these kernels do not yet."""
+    formula, op = problem.formula, problem.op
+    kinds = {o.type for o in (*problem.reads, *op.writes) if o.role in (Role.ELEMENT, Role.ROW)}
+    unknown = ""
+    if kinds - {Type.ELEMENT}:
+        unknown = "operands of another type than the element type"
+    elif isinstance(formula, ScanFormula):
+        if formula.start or formula.prefix_start or formula.end:
+            unknown = "states in front of a row or behind it"
+        elif any(border for _, border in formula.before if abs(border) != math.inf):
+            unknown = "borders"
+    elif problem.is_segmented and not _is_known_of_segments(formula):
+        unknown = "segments other than folds of one number and gathers"
+    if unknown:
+        raise UnsupportedError(f"{op.name}: the triton backend has no {unknown} yet; use the CPU")
+
+
+def _is_known_of_segments(formula: RowFormula) -> bool:
+    if formula.apply:
+        return formula.copies
+    folds = [step.monoid for step in formula.passes if step.monoid and not step.close]
+    if len(formula.passes) != 1 or len(folds) != 1:
+        return False
+    return len(folds[0].state) == 1 and parameters(formula.finish) == folds[0].state
 
 
 def guarantee(problem: Problem) -> PrecisionGuarantee:
