@@ -31,14 +31,14 @@ import pullback as pb
 from pullback.gpu.device import current_device
 from pullback.gpu.tiles import STEPS
 from pullback.tools.bench import verify
-from pullback.tools.bench.case import Case
-from pullback.tools.bench.operands import dtype_of, make_operands
-from pullback.tools.bench.peers import NotOffered, to_torch, torch_forward
+from pullback.tools.bench.peers import NotOffered, to_torch, torch_forward, variables
+from pullback.tools.case import Case, cuts
+from pullback.tools.operands import make_operands
 
 # Products and recurrences round once for every element, whatever their order; sums are trees, over
-# what a thread has added up of STEPS tiles and of its 16 elements of one.
+# what a thread has added up of STEPS tiles and of its 64 elements of one.
 CHAINS = ("cumprod", "prod", "logcumsumexp")
-SERIAL = STEPS + 16
+SERIAL = STEPS + 64
 
 
 @dataclass
@@ -63,14 +63,12 @@ def cases(ops: list[str], elements: list[str], shape: tuple[int, ...]) -> Iterat
     for name in ops:
         op = next(o for o in pb.catalog() if o.name == name)
         for element in elements:
-            if op.family == "segment":
-                for order in ("sorted", "random"):
-                    segments = max(1, shape[0] // 8)
-                    yield Case(op, element, shape, None, segments=segments, order=order)
-            elif op.family == "lerp":
-                yield Case(op, element, shape, None)
+            if cuts(op):
+                for is_sorted in (True, False):
+                    yield Case.of(op, element, shape, (), max(1, shape[0] // 8), is_sorted)
             else:
-                yield from (Case(op, element, shape, axis) for axis in (len(shape) - 1, 0))
+                axes = (len(shape) - 1, 0) if op.parameter("axis") else (0,)
+                yield from (Case.of(op, element, shape, axis=axis) for axis in axes)
 
 
 def on_device(arrays: dict[str, np.ndarray], device: str) -> dict[str, torch.Tensor]:
@@ -97,7 +95,7 @@ def difference(case: Case, given: dict[str, np.ndarray], outputs: dict[str, torc
         path = terms if case.op.kind in CHAINS else SERIAL + terms.bit_length() + 2
         return (4 * path + 16) * unit
 
-    arrays = {n: on_host(t, dtype_of(case.element)) for n, t in outputs.items()}
+    arrays = {n: on_host(t, case.dtype_of(n)) for n, t in outputs.items()}
     allowed = {"rounding": rounding, "EXP_ERROR": {case.element: 4 * unit}}
     with mock.patch.multiple(verify, **allowed):
         return verify.verify(case, given, arrays).reason
@@ -114,7 +112,11 @@ def in_torch(case: Case, given: dict[str, torch.Tensor], compiles: bool) -> Call
         torch._functorch.config.donated_buffer = False
         return torch.compile(function, dynamic=False)
 
-    if case.family == "segment":
+    if case.op.direction == "backward" and not case.is_segmented and "dy" not in given:
+        raise NotOffered("a gradient of several outputs")
+    if case.is_segmented:
+        if case.op.kind != "segment_sum":
+            raise NotOffered("torch has no such segments")
         ids = given["segment_ids"]
         if case.op.direction == "backward":
             gather = made(lambda d_output: torch.index_select(d_output, 0, ids))
@@ -123,8 +125,8 @@ def in_torch(case: Case, given: dict[str, torch.Tensor], compiles: bool) -> Call
         zeros = torch.zeros(case.segments, rows.shape[1], dtype=rows.dtype, device=rows.device)
         add = made(lambda rows: zeros.index_add(0, ids, rows))
         return lambda: add(rows)
-    forward = made(torch_forward(torch, case))
-    names = ("a", "b") if case.family == "lerp" else ("x",)
+    forward = made(torch_forward(torch, case, given))
+    names = variables(case)
     if case.op.direction == "forward":
         return lambda: forward(*(given[n] for n in names))
     dy = given["dy"]
@@ -152,10 +154,10 @@ def copy_bandwidth(nbytes: int, device: str) -> float:
     return 2 * source.numel() / time(lambda: target.copy_(source)) / 1000
 
 
-def schedule_of(plan: Any) -> str:
+def schedule_of(plan: Any, case: Case) -> str:
     """How many kernels a run launches, and which way lanes lie."""
-    launches = list(getattr(plan.runnable().runner, "_launches", {}).values())
-    if not launches:
+    launches = list(plan.runnable(case.given).runner._launches.values())
+    if case.is_segmented:
         return "segments"
     way = "across" if launches[0].walk.across else "along"
     return f"{way}, {len(launches[0].steps)} kernels" if len(launches[0].steps) > 1 else way
@@ -163,14 +165,13 @@ def schedule_of(plan: Any) -> str:
 
 def measure(case: Case, device: str, times: bool, compiles: bool) -> Row:
     """Run, check, and time one case."""
-    made = case.plan()
-    plan = type(made).select(made.descriptor, pb.PlanPreference(backend="triton"))
+    plan = case.plan(backend="triton")
     arrays = make_operands(case)
     given = on_device(arrays, device)
     dtype = next(t.dtype for n, t in given.items() if n != "segment_ids")
     outputs = {
         n: torch.full(case.shape_of(n), float("nan"), dtype=dtype, device=device)
-        for n in case.op.outputs
+        for n in case.outputs
     }
     room = torch.empty(max(8, plan.workspace_size), dtype=torch.uint8, device=device)
 
@@ -178,9 +179,11 @@ def measure(case: Case, device: str, times: bool, compiles: bool) -> Row:
         plan.run(**given, **outputs, workspace=room)
 
     run()
-    if case.family == "segment":
+    if case.is_segmented:
         plan.raise_for_ids()
-    row = Row(case.op.name, case.element, case.shape_label, case.axis_label, schedule_of(plan))
+    row = Row(
+        case.op.name, case.element, case.shape_label, case.axis_label, schedule_of(plan, case)
+    )
     row.wrong = difference(case, arrays, outputs)
     if row.wrong or not times:
         return row

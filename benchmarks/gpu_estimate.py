@@ -10,8 +10,11 @@ bytes of all operands, each once, divided by the bandwidth of a copy, give anoth
 second over the longer of the two. Latencies, barriers, bank conflicts and the start of a launch are
 left out: a kernel may well be slower than this.
 
-The kernel of a segment sum loops over rows that only the ids tell; of that op the bytes alone are
-counted, those of the sort included.
+A fold of segments loops over rows that only the ids tell; of those ops the bytes alone are counted,
+those of the sort included.
+
+A second table has the latencies. What all programs that fit on the GPU at once have asked for,
+before any of it arrives, divided by the time that takes, is a bandwidth that no schedule exceeds.
 """
 
 from __future__ import annotations
@@ -25,20 +28,26 @@ from typing import Any
 import click
 
 import pullback as pb
+from pullback.core.catalog import OPS
+from pullback.core.elements import ELEMENTS
 from pullback.core.problem import Problem
-from pullback.core.vocabulary import ElementKind
+from pullback.formulas.record import RowFormula
+from pullback.gpu.frame import default_dtype
 from pullback.gpu.launch import Launch
 from pullback.gpu.offline import TARGETS, compile_step, cuobjdump
-from pullback.gpu.segment import check_step, gather_steps
-from pullback.tools.bench.case import Case
+from pullback.gpu.segment import SegmentLaunch, check_step, has_runs
+from pullback.tools.case import Case, cuts
 
 PAGE = Path(__file__).parents[1] / "docs" / "gpu.md"
 TABLE = re.compile(r"(?<=<!-- estimates:begin -->\n).*?(?=<!-- estimates:end -->)", re.DOTALL)
+FLYING = re.compile(r"(?<=<!-- flights:begin -->\n).*?(?=<!-- flights:end -->)", re.DOTALL)
 SHAPE = (4096, 1024)
 ROWS, COLUMNS, SEGMENTS = 65536, 256, 8192
 DTYPES = ("f32", "bf16", "f64")
 # H100 SXM: streaming multiprocessors, clock, and 0.92 of 3.35 TB/s, as copies reach.
 CORES, HERTZ, BANDWIDTH = 132, 1.755e9, 0.92 * 3.35e12
+# From a load to its data, in seconds, with the memory busy.
+LATENCY = 0.6e-6
 # Threads per clock and core, by unit, from NVIDIA's table for compute capability 9.0. Every
 # instruction takes one of the 128 slots to issue it as well.
 UNITS = {"float64": 64, "integer": 64, "conversion": 16, "special": 16, "exchange": 32}
@@ -79,11 +88,11 @@ def executed(sass: str) -> Iterator[str]:
     raise ValueError("a kernel without an end")
 
 
-def seconds(steps: list[Any], element: str) -> tuple[float, str]:
+def seconds(steps: list[Any]) -> tuple[float, str]:
     """Time of the compiled code, and what takes it."""
     busy: Counter[str] = Counter()
     for step in steps:
-        built = compile_step(step, element, TARGETS["sm_90"])
+        built = compile_step(step, TARGETS["sm_90"])
         threads = step.programs * step.options("cuda")["num_warps"] * 32
         for opcode in executed(cuobjdump(built.binary, "-sass")):
             busy["instructions"] += threads / ISSUED
@@ -96,46 +105,103 @@ def seconds(steps: list[Any], element: str) -> tuple[float, str]:
 
 def row_steps(case: Case) -> list[Any]:
     """The kernels of an op on contiguous operands."""
-    ties = case.op.ties[0] if case.op.ties else None
-    data = (("weight", case.weight),)
-    selection = (ties,) if ties else ()
-    problem = Problem(case.op, case.element, case.shape, case.axes, selection, data=data)
-    item = ElementKind(case.element).itemsize
-    strides = {
-        n: (problem.shape_of(n)[1] * item, item) for n in (*case.op.inputs, *case.op.outputs)
-    }
-    return Launch(problem, strides, in_place=False).steps
+    problem = case.problem
+    return launch_of(problem).steps
+
+
+def launch_of(problem: Problem) -> Launch:
+    """A launch on contiguous matrices."""
+    strides = {}
+    for operand in (*problem.reads, *problem.writes):
+        item = ELEMENTS[default_dtype(operand, problem.element)].itemsize
+        strides[operand.name] = (problem.shape_of(operand.name)[1] * item, item)
+    return Launch(problem, strides, in_place=False)
 
 
 def estimate(case: Case) -> tuple[float, str]:
     """The share of a copy's bandwidth, and what limits it."""
-    if case.op.name == "segment_sum":
-        # Ids are read by the check and by the sum; a sort adds its passes and the order it gives.
-        extra = 8 * ROWS + ((SORT_BYTES + 16) * ROWS if case.order == "random" else 0)
+    if case.is_segmented and has_runs(case.problem):
+        # Ids are read by the check and by the fold; a sort adds its passes and the order it gives.
+        extra = 8 * ROWS + ((SORT_BYTES + 16) * ROWS if not case.is_sorted else 0)
         share = case.useful_bytes / (case.useful_bytes + extra)
-        return share, "memory" if case.order == "sorted" else "sort"
-    if case.family == "segment":
-        problem = Problem(case.op, case.element, case.shape, (0,), segments=SEGMENTS)
-        wide = (COLUMNS, 1)
-        strides = {"segment_ids": (1,), "d_output": wide, "d_input": wide}
-        steps = [check_step(problem, 1, wants_order=False), *gather_steps(problem, strides)]
+        return share, "memory" if case.is_sorted else "sort"
+    if case.is_segmented:
+        problem = case.problem
+        operands = [o.name for o in (*problem.reads, *problem.writes)]
+        strides = {n: (COLUMNS, 1) if n != problem.cut_by.name else (1,) for n in operands}
+        launch = SegmentLaunch(problem, strides)
+        steps = [check_step(problem, 1, wants_order=False), *launch.steps]
     else:
         steps = row_steps(case)
     moved = case.useful_bytes / BANDWIDTH
-    computed, unit = seconds(steps, case.element)
+    computed, unit = seconds(steps)
     return moved / max(moved, computed), "memory" if moved >= computed else unit
 
 
 def cases(element: str) -> Iterator[tuple[str, Case]]:
     """Every op under the name the table has for it."""
     for op in pb.catalog():
-        if op.family != "segment":
-            yield op.name, Case(op, element, SHAPE, None if op.family == "lerp" else 1)
+        if not cuts(op):
+            yield op.name, Case.of(op, element, SHAPE, axis=1)
             continue
-        for order in ("sorted", "random") if op.direction == "forward" else ("random",):
+        for is_sorted in (True, False) if op.direction == "forward" else (False,):
+            order = "sorted" if is_sorted else "random"
             name = f"{op.name}, {order} ids" if op.direction == "forward" else op.name
-            rows = (ROWS, COLUMNS)
-            yield name, Case(op, element, rows, None, segments=SEGMENTS, order=order)
+            yield name, Case.of(op, element, (ROWS, COLUMNS), (), SEGMENTS, is_sorted)
+
+
+# Schedules that loop, and a shape for each.
+FLIGHTS = (
+    ("softmax_backward", (4096, 1024), 1),
+    ("softmax_backward", (4096, 4096), 0),
+    ("softmax", (4096, 32768), 1),
+    ("sum", (4096, 4096), 0),
+    ("sum", (2, 8_000_000), 1),
+    ("cumsum", (4096, 4096), 0),
+    ("cumsum", (128, 20_000), 1),
+    ("cumsum", (1, 100_000_000), 1),
+    ("cumprod_backward", (4096, 4096), 0),
+)
+
+
+def resident(step: Any, registers: int, shared: int) -> int:
+    """Programs that an H100 holds at once."""
+    threads = 32 * step.options("cuda")["num_warps"]
+    fits = min(32, 2048 // threads, 65536 // (threads * -(-registers // 8) * 8))
+    fits = min(fits, 227 * 1024 // (shared + 1024))
+    return min(step.programs, fits * CORES)
+
+
+def in_flight(name: str, element: str, shape: tuple[int, int], axis: int) -> str:
+    """A line of the table of what a schedule asks for before the first of it arrives."""
+    case = Case.of(OPS[name], element, shape, axis=axis)
+    launch = launch_of(case.problem)
+    inputs = sum(p.full for p in launch.shape.inputs)
+    asked = []
+    # What joins the chunks of a fold reads next to nothing.
+    formula = case.problem.formula
+    joins = isinstance(formula, RowFormula) and formula.finish and len(launch.steps) > 1
+    for step in launch.steps[: -1 if joins else None]:
+        built = compile_step(step, TARGETS["sm_90"])
+        held = resident(step, built.registers, built.shared)
+        tile = launch.tile.units * launch.tile.block
+        asked.append((held, built.registers, held * tile * case.dtype.itemsize * inputs))
+    held, registers, flying = min(asked, key=lambda a: a[2])
+    share = min(1.0, flying / LATENCY / BANDWIDTH)
+    size = "x".join(map(str, shape))
+    cut = f"{launch.tile.units}x{launch.tile.block}"
+    return (
+        f"| {name} {size} axis {axis} | {element} | {cut} | {launch.steps[0].programs} | {held} "
+        f"| {registers} | {flying / 2**20:.1f} | {share:.2f} |"
+    )
+
+
+def flights() -> str:
+    """The table of bytes in flight in Markdown."""
+    head = "| schedule | type | tile | programs | at once | registers | MB in flight | share |"
+    lines = [head, "|---|---|---|---:|---:|---:|---:|---:|"]
+    lines += [in_flight(n, e, s, a) for n, s, a in FLIGHTS for e in ("f32", "bf16")]
+    return "\n".join(lines) + "\n"
 
 
 def table() -> str:
@@ -153,14 +219,17 @@ def table() -> str:
 @click.option("--print", "prints", is_flag=True, help="Show the table instead of writing it.")
 def main(prints: bool) -> None:
     """Estimate the share of copy bandwidth of every op, and write it into docs/gpu.md."""
-    made = table()
-    if prints:
-        click.echo(made, nl=False)
-        return
+    made = {FLYING: flights(), TABLE: table()}
     text = PAGE.read_text(encoding="utf-8")
-    if not TABLE.search(text):
-        raise click.ClickException(f"{PAGE.name} has no markers for the table")
-    PAGE.write_text(TABLE.sub(lambda _: made, text), encoding="utf-8")
+    for markers, content in made.items():
+        if prints:
+            click.echo(content)
+            continue
+        if not markers.search(text):
+            raise click.ClickException(f"{PAGE.name} has no markers for the table")
+        text = markers.sub(lambda _, content=content: content, text)
+    if not prints:
+        PAGE.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Volume rendering in JAX: densities along rays fitted to the colours the rays should show.
 
 A sample of opacity a hides what lies behind it, so the light that reaches sample k has come through
-the product of 1 − a over the samples before it: a cumprod. A wall has opacity 1 and everything
-behind it a product of exactly 0, which the gradient must survive.
+the product of 1 − a over the samples before it: an exclusive cumprod. A wall has opacity 1 and
+everything behind it a product of exactly 0, which the gradient must survive.
 
     python examples/volume_rendering_jax.py
 """
@@ -19,6 +19,15 @@ import numpy as np
 import pullback.jax as pj
 
 
+def ours(clear: jax.Array) -> jax.Array:
+    return pj.cumprod(clear, axis=-1, exclusive=True)
+
+
+def own(clear: jax.Array) -> jax.Array:
+    through = jnp.cumprod(clear[:, :-1], axis=-1)
+    return jnp.concatenate([jnp.ones_like(clear[:, :1]), through], -1)
+
+
 def scene(rays: int, samples: int) -> tuple[np.ndarray, np.ndarray]:
     """Colours at the samples, and what each ray should show: a disc before a wall."""
     depth = np.linspace(0.0, 1.0, samples, dtype=np.float32)
@@ -30,14 +39,13 @@ def scene(rays: int, samples: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def renderer(scan: Callable[[jax.Array], jax.Array]) -> Callable[..., jax.Array]:
-    """Colours of the rays, with a given cumprod along the last axis."""
+    """Colours of the rays, with a given exclusive cumprod along the last axis."""
 
     def render(logits: jax.Array, colours: jax.Array) -> jax.Array:
         opacity = jax.nn.sigmoid(logits)
-        opacity = opacity.at[:, -1].set(1.0)  # the wall at the far end
-        through = scan(1.0 - opacity)
-        before = jnp.concatenate([jnp.ones_like(through[:, :1]), through[:, :-1]], -1)
-        return (opacity * before) @ colours
+        wall = opacity.shape[-1] * 9 // 10  # nothing behind it is seen
+        opacity = opacity.at[:, wall].set(1.0)
+        return (opacity * scan(1.0 - opacity)) @ colours
 
     return render
 
@@ -53,7 +61,7 @@ def loss_with(scan: Callable[[jax.Array], jax.Array]) -> Callable[..., jax.Array
 
 def fit(colours: jax.Array, target: jax.Array, steps: int) -> list[float]:
     """Gradient descent with momentum."""
-    loss = loss_with(lambda a: pj.cumprod(a, axis=-1))
+    loss = loss_with(ours)
     rays, samples = target.shape[0], colours.shape[0]
 
     @jax.jit
@@ -88,9 +96,11 @@ def main(rays: int = 4096, samples: int = 256, steps: int = 100) -> list[float]:
     losses = fit(colours, target, steps)
     for number in (*range(0, steps, max(1, steps // 5)), steps - 1):
         print(f"step {number:3}  loss {losses[number]:.6f}")
-    ours = gradient_time(lambda a: pj.cumprod(a, axis=-1), colours, target)
-    own = gradient_time(lambda a: jnp.cumprod(a, axis=-1), colours, target)
-    print(f"one gradient: pullback {ours:.2f} ms, jax.numpy.cumprod {own:.2f} ms")
+    mine, theirs = gradient_time(ours, colours, target), gradient_time(own, colours, target)
+    print(
+        f"one gradient: pullback {mine:.2f} ms, jax.numpy.cumprod {theirs:.2f} ms "
+        f"({theirs / mine:.1f} times)"
+    )
     return losses
 
 

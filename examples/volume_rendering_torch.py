@@ -1,7 +1,8 @@
 """Volume rendering: the weight of a sample is its opacity times the light that reaches it.
 
-What reaches sample i is the product of (1 - opacity) before it: a cumprod along each ray. Opacities
-of exactly 1 make zeros in that product, where a backward that divides by the factors breaks.
+What reaches sample i is the product of (1 - opacity) before it: an exclusive cumprod along each
+ray. Each ray ends on the ground, an opaque sample: its opacity of exactly 1 makes a zero in the
+product, where a backward that divides by the factors, or takes their logarithm, breaks.
 """
 
 from __future__ import annotations
@@ -11,33 +12,46 @@ from timing import compare
 
 import pullback.torch as pt
 
+GROUND = 3.5
 
-def render(density, color, cumprod):
-    """Color of each ray from the density and color of its samples."""
+
+def render(density, color, light):
+    """Color of each ray from the density and color of its samples; ``light`` reaches a sample."""
     opacity = 1 - torch.exp(-density)
-    clear = torch.cat((torch.ones_like(opacity[:, :1]), 1 - opacity[:, :-1]), dim=1)
-    weight = opacity * cumprod(clear)
+    weight = opacity * light(1 - opacity)
     return (weight[..., None] * color).sum(dim=1)
 
 
-def ours(x):
-    return pt.cumprod(x, dim=1)
+def ours(clear):
+    return pt.cumprod(clear, dim=1, exclusive=True)
 
 
-def torchs(x):
-    return torch.cumprod(x, dim=1)
+def torchs(clear):
+    return torch.cat((torch.ones_like(clear[:, :1]), clear[:, :-1].cumprod(dim=1)), dim=1)
+
+
+def by_logarithms(clear):
+    """The usual way around a cumprod."""
+    logs = clear.log()
+    return torch.exp(logs.cumsum(dim=1) - logs)
+
+
+def onto_ground(density, depth):
+    """Infinitely dense from the ground on."""
+    return density.masked_fill(depth >= GROUND, float("inf"))
 
 
 def make_rays(rays: int, samples: int, seed: int = 0):
-    """Positions along rays through a soft red ball behind a thin blue sheet, and what they show."""
+    """Places along rays through a blue sheet and a red ball onto green ground, with the picture."""
     generator = torch.Generator().manual_seed(seed)
     offset = 2 * torch.rand(rays, 1, generator=generator) - 1
     depth = torch.linspace(0, 4, samples).expand(rays, samples)
     ball = torch.exp(-8 * ((depth - 2.5).square() + offset.square() - 0.3).clamp(min=0))
     sheet = torch.exp(-40 * (depth - 1).square())
-    density = 3 * ball + 0.5 * sheet
-    red_and_blue = torch.stack((ball, torch.zeros_like(ball), sheet), dim=-1)
-    color = red_and_blue / red_and_blue.sum(-1, keepdim=True).clamp(min=1e-6)
+    density = onto_ground(3 * ball + 0.5 * sheet, depth)
+    ground = (depth >= GROUND).float()
+    colors = torch.stack((ball, ground, sheet), dim=-1)
+    color = colors / colors.sum(-1, keepdim=True).clamp(min=1e-6)
     place = torch.stack((offset.expand(rays, samples), depth), dim=-1)
     return place, render(density, color, torchs)
 
@@ -51,23 +65,34 @@ def main(rays: int = 512, samples: int = 96, steps: int = 60) -> tuple[float, fl
         torch.nn.Linear(32, 4),
     )  # fmt: skip
     optimizer = torch.optim.Adam(field.parameters(), lr=0.01)
-    losses = []
-    for step in range(steps):
+
+    def fit(light):
         out = field(place)
-        shown = render(torch.nn.functional.softplus(out[..., 0]), out[..., 1:].sigmoid(), ours)
-        loss = (shown - picture).square().mean()
+        density = onto_ground(torch.nn.functional.softplus(out[..., 0]), place[..., 1])
+        loss = (render(density, out[..., 1:].sigmoid(), light) - picture).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
+        return loss.item()
+
+    losses = []
+    for step in range(steps):
+        losses.append(fit(ours))
         if step % 15 == 0 or step == steps - 1:
-            print(f"step {step:3d}  loss {loss.item():.4f}")
-    clear = torch.rand(rays * 8, samples).requires_grad_()
+            print(f"step {step:3d}  loss {losses[-1]:.4f}")
+    clear = torch.rand(rays * 8, samples)
+    clear[:, samples // 2] = 0.0
+    for name, light in (("pullback", ours), ("torch", torchs), ("logarithms", by_logarithms)):
+        leaf = clear.clone().requires_grad_()
+        (light(leaf) * clear.cos()).sum().backward()
+        print(f"gradient through an opaque sample, {name}: {leaf.grad.isnan().sum().item()} NaN")
+    leaf = clear.requires_grad_()
     compare(
-        "cumprod, forward + backward",
-        lambda: ours(clear).sum().backward(),
-        lambda: torchs(clear).sum().backward(),
+        "light, forward + backward",
+        lambda: ours(leaf).sum().backward(),
+        lambda: torchs(leaf).sum().backward(),
     )
+    compare("a step of fitting", lambda: fit(ours), lambda: fit(torchs))
     return losses[0], losses[-1]
 
 

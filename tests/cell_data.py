@@ -6,8 +6,10 @@ import zlib
 
 import numpy as np
 
-from cells import Cell
-from pullback.oracle import round_to
+from pullback.core.declare import Role
+from pullback.formulas.record import RowFormula
+from pullback.tools.case import Case
+from pullback.tools.operands import exactly, make_operands
 
 INF, NAN = np.inf, np.nan
 
@@ -15,7 +17,6 @@ INF, NAN = np.inf, np.nan
 EXPONENTS = {"f64": 200, "f32": 30, "f16": 6, "bf16": 30}
 LARGEST = {"f64": 2.0**1020, "f32": 2.0**126, "f16": 2.0**14, "bf16": 2.0**126}
 SMALLEST = {"f64": 2.0**-1074, "f32": 2.0**-149, "f16": 2.0**-24, "bf16": 2.0**-133}
-EXPONENTIAL = ("logcumsumexp", "logsumexp", "softmax", "log_softmax")
 
 KINDS = (
     "normal", "wide", "one zero", "zeros", "all zero", "ties", "equal", "tiny", "huge",
@@ -23,31 +24,33 @@ KINDS = (
 )  # fmt: skip
 
 
-def rng_for(cell: Cell, kind: str) -> np.random.Generator:
-    """The same numbers in every process and for every layout and parameter of a cell."""
-    return np.random.default_rng(zlib.crc32(f"{cell.op.kind} {cell.shape} {kind}".encode()))
+def seed_for(case: Case, kind: str) -> int:
+    """The same numbers in every process and for every layout and parameter of a case."""
+    return zlib.crc32(f"{case.op.kind} {case.shape} {kind}".encode())
 
 
-def _rows_last(array: np.ndarray, cell: Cell) -> np.ndarray:
+def _rows_last(array: np.ndarray, case: Case) -> np.ndarray:
     """The elements as (rows, extent); a copy."""
-    kept = [a for a in range(array.ndim) if a not in cell.axes]
-    return array.transpose(*kept, *cell.axes).reshape(-1, cell.extent)
+    kept = [a for a in range(array.ndim) if a not in case.axes]
+    return array.transpose(*kept, *case.axes).reshape(-1, case.extent)
 
 
-def _from_rows(rows: np.ndarray, cell: Cell) -> np.ndarray:
-    kept = [a for a in range(len(cell.shape)) if a not in cell.axes]
-    order = [*kept, *cell.axes]
-    shaped = rows.reshape([cell.shape[a] for a in order])
+def _from_rows(rows: np.ndarray, case: Case) -> np.ndarray:
+    kept = [a for a in range(len(case.shape)) if a not in case.axes]
+    order = [*kept, *case.axes]
+    shaped = rows.reshape([case.shape[a] for a in order])
     return shaped.transpose(np.argsort(order)) if order else shaped
 
 
-def values(cell: Cell, kind: str, rng: np.random.Generator, shape=None) -> np.ndarray:
-    """Numbers for x, a, b or input, as float64 that the element type holds."""
-    shape = cell.shape if shape is None else shape
+def values(
+    case: Case, kind: str, rng: np.random.Generator, shape: tuple[int, ...] | None = None
+) -> np.ndarray:
+    """Numbers of a kind, as float64 that the element type holds."""
+    shape = case.shape if shape is None else shape
     x = rng.standard_normal(shape)
-    exponential = cell.op.kind in EXPONENTIAL
+    exponential = case.has_exponentials
     if kind == "wide":
-        top = 9 if exponential else EXPONENTS[cell.element]
+        top = 9 if exponential else EXPONENTS[case.element]
         x = np.sign(x) * 2.0 ** rng.uniform(-min(2 * top, 200), top, shape)
     elif kind == "ties":
         x = rng.integers(-2, 3, shape).astype(float)
@@ -56,16 +59,16 @@ def values(cell: Cell, kind: str, rng: np.random.Generator, shape=None) -> np.nd
     elif kind == "equal":
         x = np.full(shape, 0.1)
     elif kind == "tiny":
-        x = rng.integers(-9, 10, shape) * SMALLEST[cell.element]
+        x = rng.integers(-9, 10, shape) * SMALLEST[case.element]
     elif kind == "huge":
-        top = min(LARGEST[cell.element], 2.0**60) if exponential else LARGEST[cell.element]
+        top = min(LARGEST[case.element], 2.0**60) if exponential else LARGEST[case.element]
         x = np.sign(x) * top * rng.uniform(0.5, 1.0, shape)
-    x = np.asarray(x).astype(cell.dtype).astype(np.float64)
+    x = np.asarray(x).astype(case.dtype).astype(np.float64)
     special = ("one zero", "zeros", "infinite", "nan", "minus inf prefix")
-    if kind in special and x.size and shape == cell.shape:
-        rows = _rows_last(x, cell).copy()
+    if kind in special and x.size and shape == case.shape:
+        rows = _rows_last(x, case).copy()
         _put_specials(rows, kind, rng)
-        x = _from_rows(rows, cell)
+        x = _from_rows(rows, case)
     return x
 
 
@@ -88,41 +91,30 @@ def _put_specials(rows: np.ndarray, kind: str, rng: np.random.Generator) -> None
             row[: min(n, (0, 1, 3, n)[r % 4])] = -INF
 
 
-def ids_for(cell: Cell, rng: np.random.Generator, kind: str) -> np.ndarray:
-    """Segment ids, int32 or int64 by kind of data; some segments stay empty."""
-    low, high = 0, cell.num_segments
-    if cell.out_of_range == "drop":
-        low, high = -2, cell.num_segments + 2
-    ids = rng.integers(low, max(high, low + 1), cell.shape[0])
+def _gradient(case: Case, name: str, kind: str, rng: np.random.Generator) -> np.ndarray:
+    """A gradient by an output of the forward; one that is only moved may hold anything."""
+    shape = case.shape_of(name)
+    if isinstance(case.formula, RowFormula) and case.formula.copies:
+        return values(case, kind, rng, shape)
     if kind == "ties":
-        ids[ids == 1] = 0
-    ids = np.sort(ids) if cell.is_sorted else ids
-    return ids.astype(np.int32 if len(kind) % 2 else np.int64)
+        return rng.integers(-2, 3, shape).astype(float)
+    return rng.standard_normal(shape)
 
 
-def operands(cell: Cell, kind: str) -> dict[str, np.ndarray]:
-    """All inputs of a cell, in C order. y is the exact forward, rounded once."""
-    op, dtype, rng = cell.op, cell.dtype, rng_for(cell, kind)
-    if op.family == "segment":
-        name = "input" if op.direction == "forward" else "d_output"
-        shape = cell.shape_of(name)
-        x = values(cell, kind, rng, shape)
-        return {name: x.astype(dtype), "segment_ids": ids_for(cell, rng, kind)}
-    if op.direction == "forward":
-        return {n: values(cell, kind, rng).astype(dtype) for n in op.inputs}
-    x = values(cell, kind, rng).astype(dtype)
-    dy = rng.standard_normal(cell.shape_of("dy"))
-    if kind == "ties":
-        dy = rng.integers(-2, 3, cell.shape_of("dy")).astype(float)
-    elif kind in ("infinite", "wide") and op.kind in ("cumprod", "prod"):
+def operands(case: Case, kind: str) -> dict[str, np.ndarray]:
+    """All inputs of a case, in C order. What the forward saves is exact, rounded once."""
+
+    def draw(one: Case, name: str, rng: np.random.Generator) -> np.ndarray:
+        if name in one.cotangents:
+            x = _gradient(one, name, kind, rng)
+        elif one.role(name) is Role.ELEMENT:
+            x = values(one, kind, rng)
+        else:  # a state
+            x = rng.standard_normal(one.shape_of(name))
         # inf times a sum that cancels is nan or inf, depending on where the product is taken.
-        x, dy = np.abs(x), np.abs(dy)
-    made = {"dy": np.asarray(dy).astype(dtype)}
-    if "x" in op.needs or "y" in op.needs:
-        forward = cell.forward()
-        made["x"] = x
-        if cell.extent:
-            made["y"] = round_to(forward.exact({"x": x})["y"].value, cell.element)
-        else:  # max and min of nothing have no value; nothing is read
-            made["y"] = np.zeros(cell.shape_of("y"), dtype)
-    return {n: made[n] for n in op.inputs}
+        one_sign = kind in ("infinite", "wide") and case.has_products
+        return np.abs(x) if one_sign and case.op.direction == "backward" else x
+
+    made = make_operands(case, seed_for(case, kind), draw, exactly)
+    narrow = np.int32 if len(kind) % 2 else np.int64
+    return {n: a.astype(narrow) if a.dtype == np.int64 else a for n, a in made.items()}

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pullback as pb
 from cell_data import KINDS
-from cells import ELEMENTS, OPS, Cell
+from cells import ELEMENTS, OPS
+from pullback.core import parse
+from pullback.core.declare import REQUIRED
+from pullback.formulas.bind import primitives_of
+from pullback.formulas.record import ScanFormula, is_pointwise
+from pullback.tools.case import Case, cuts
+from pullback.tools.choices import chosen, pairwise, selectors
 
 # Forwards first: a backward's y comes from them, and two workers then never compile one kernel.
 EVERY = [
@@ -22,49 +28,107 @@ EVERY = [
 ROWS, COLUMNS, BENT = (5, 21), (13, 11), (4, 3, 5)
 RANK_64 = (1,) * 20 + (3,) + (1,) * 30 + (10,) + (1,) * 12
 
-# float64 may leave its range on the way where nothing is promised: sums of huge numbers. The
-# narrower types are computed in float64.
-OVERFLOWS = ("sum", "mean", "cumsum")
+# Values to try of a parameter that is data, the usual one first.
+NUMBERS = {
+    parse.correction: (1, 0, 2.5, 21, 40),
+    parse.real: (0.3, 0.0, 1.0, -2.5),
+    parse.fraction: (0.75, 0.0, 1.0),
+    # Small: what exp rounds to nothing is multiplied by it.
+    parse.penalty: (0.0, 2.0**-10),
+    parse.optional_integer: (None, 0, 1),
+}
+BEYOND = (float("nan"), float("inf"))
 
 
-def variants(op: pb.Op) -> list[dict]:
-    """Parameters of an op other than its axis."""
-    if op.family == "scan":
-        return [
-            {"reverse": reverse, "ties": ties}
-            for ties, reverse in product(op.ties or (None,), (False, True))
-        ]
-    if op.kind in ("var", "std"):
-        return [{"correction": c} for c in (1, 0, 2.5, 21, 40)]
-    if op.family == "reduce":
-        return [{"ties": ties} for ties in op.ties or (None,)]
-    if op.family == "lerp":
-        return [{"weight": w} for w in (0.3, 0.0, 1.0, -2.5, float("nan"), float("inf"))]
-    if op.family == "segment":
-        return [
-            {"is_sorted": is_sorted, "out_of_range": policy}
-            for is_sorted, policy in product((False, True), ("raise", "drop"))
-        ]
-    return [{}]
+def is_segmented(op: pb.Op) -> bool:
+    return bool(cuts(op))
 
 
-def default(op: pb.Op, element: str, shape: tuple[int, ...] = ROWS, axis=-1) -> Cell:
-    """A cell with the default parameters."""
-    ties = op.ties[0] if op.ties else None
-    segments = 4 if op.family == "segment" else 0
-    return Cell(op, element, shape, axis, ties=ties, num_segments=segments)
+def has_axis(op: pb.Op) -> bool:
+    return op.parameter("axis") is not None
+
+
+def has_axes(op: pb.Op) -> bool:
+    """Whether it may have several axes."""
+    axis = op.parameter("axis")
+    return axis is not None and axis.parse is parse.axes
+
+
+def choices(op: pb.Op) -> dict[str, tuple[Any, ...]]:
+    """What selects a record, and what else changes the walk or the numbers, usual values first."""
+    found = selectors(op)
+    for p in op.parameters:
+        if p.name in ("keepdims", "sorted") or p.choices:
+            continue
+        if p.parse is parse.flag:
+            found[p.name] = (p.default, not p.default)
+        elif p.parse is parse.out_of_range:
+            found[p.name] = ("raise", "drop")
+        elif p.parse in NUMBERS:
+            values = NUMBERS[p.parse]
+            if p.parse is parse.real and is_pointwise(op.record()):
+                values += BEYOND
+            if p.default is not REQUIRED:
+                values = (p.default, *(v for v in values if v != p.default))
+            found[p.name] = values
+    if is_segmented(op):
+        found["is_sorted"] = (False, True)
+    return found
+
+
+def variants(op: pb.Op) -> list[dict[str, Any]]:
+    """Choices of an op other than its axis; see ``chosen``."""
+    return pairwise(choices(op))
+
+
+def default(op: pb.Op, element: str, shape: tuple[int, ...] = ROWS, axis: Any = -1) -> Case:
+    """A case with the usual parameters."""
+    usual = {n: v[0] for n, v in choices(op).items() if op.parameter(n)}
+    return Case.of(op, element, shape, segments=4, axis=axis, **usual)
+
+
+def selects_as_usual(op: pb.Op, choice: dict[str, Any]) -> bool:
+    base = default(op, "f32")
+    return chosen(base, choice).problem.selection == base.problem.selection
+
+
+def gives_everything(choice: dict[str, Any]) -> bool:
+    optional = [v for n, v in choice.items() if n[0] == "+"]
+    return bool(optional) and all(optional)
+
+
+def variants_for(op: pb.Op, element: str) -> Iterator[dict[str, Any]]:
+    """Those of an element type.
+
+    A selection is a kernel of its own, a second to compile, and no different in another element
+    type; there, one with every operand that may be left out has to do.
+    """
+    whole = False
+    for choice in variants(op):
+        usual = element == "f32" or selects_as_usual(op, choice)
+        if usual or (gives_everything(choice) and not whole):
+            whole = whole or not usual
+            yield choice
+
+
+def places(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], Any]]:
+    """Shapes and axes that reach each loop nest."""
+    if is_segmented(op):
+        return [(ROWS, 0), ((14, 9), 0)]
+    bent = [(BENT, (0, 2))] if has_axes(op) and element == "f32" else []
+    return [(ROWS, -1), (COLUMNS, 0), *bent]
 
 
 def shapes(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], object, str]]:
     """Shape, axis and the edge they stand for; ordinary data will do."""
-    if op.family == "segment":
+    if is_segmented(op):
         return [((0, 5), 0, "empty"), ((7, 0), 0, "empty"), ((1, 1), 0, "rank 2")]
-    many = [
+    many: list[tuple[tuple[int, ...], object, str]] = [
         ((), -1, "rank 0"), ((1,), 0, "rank 1"), ((9,), 0, "rank 1"), ((0,), 0, "empty"),
         ((3, 0), 0, "empty"), ((0, 3), 1, "empty"), ((2, 3, 4), 1, "rank 3"),
         ((2, 1, 3, 2, 9), 2, "rank 5"), (RANK_64, 20, "rank 64"), (RANK_64, -13, "rank 64"),
     ]  # fmt: skip
-    if op.family == "reduce":
+    if has_axes(op):
         many += [
             ((), None, "rank 0"), ((2, 3, 4), None, "all axes"), ((2, 3, 4), (), "no axes"),
             ((2, 3, 4), (1, 2), "merging axes"), ((4, 3, 9), (0, 1), "merging axes"),
@@ -75,44 +139,35 @@ def shapes(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], object, str]]
     return many
 
 
-def is_defined(cell: Cell, kind: str) -> bool:
+def is_defined(case: Case, kind: str) -> bool:
     """Whether the docs say what comes out."""
-    op = cell.op
-    if op.kind in ("max", "min") and op.direction == "forward" and cell.extent == 0:
-        return 0 in cell.kept
-    if op.name == "cumprod_backward" and kind == "minus inf prefix":
-        # inf times a sum that cancels: inf or nan, depending on where the product is taken.
+    try:
+        formula = case.formula
+    except pb.InvalidProblemError:
+        assert case.op.refuses_empty
         return False
-    return not (cell.element == "f64" and op.kind in OVERFLOWS and kind == "huge")
+    if kind == "minus inf prefix" and case.has_products and isinstance(formula, ScanFormula):
+        # inf times a sum that cancels: inf or nan, depending on where the product is taken.
+        return "power_of_two" not in primitives_of(formula.monoid.combine)
+    return True
 
 
-def value_cells(op: pb.Op, element: str) -> Iterator[tuple[Cell, str, str]]:
-    """Cells to compare with the oracle: ``(cell, kind of data, edge)``."""
-    for variant in variants(op):
-        base = replace(default(op, element), **variant)
-        # A policy for ties is a kernel of its own, a second to compile, and no different in
-        # another element type.
-        if element != "f32" and op.ties and base.ties != op.ties[0]:
-            continue
-        if op.family == "segment":
-            places = [(ROWS, 0), ((14, 9), 0)]
-        else:
-            places = [(ROWS, -1), (COLUMNS, 0)]
-            if op.family == "reduce" and element == "f32":
-                places.append((BENT, (0, 2)))
-        for (shape, axis), kind in product(places, KINDS):
-            # A row walked from its end is a kernel more; columns are not.
-            if base.reverse and element in ("f16", "bf16") and shape == ROWS:
-                continue
-            yield replace(base, shape=shape, axis=axis), kind, kind
+def value_cases(op: pb.Op, element: str) -> Iterator[tuple[Case, str, str]]:
+    """Cases to compare with the oracle: ``(case, kind of data, edge)``."""
     base = default(op, element)
+    for choice in variants_for(op, element):
+        for (shape, axis), kind in product(places(op, element), KINDS):
+            # A row walked from its end is a kernel more; columns are not.
+            if choice.get("reverse") and element in ("f16", "bf16") and shape == ROWS:
+                continue
+            yield chosen(base, choice).but(shape=shape, axis=axis), kind, kind
     for shape, axis, edge in shapes(op, element):
-        yield replace(base, shape=shape, axis=axis), "normal", edge
-    if op.family == "segment":
-        dropping = replace(base, out_of_range="drop", num_segments=0)
-        yield dropping, "normal", "no segments"
-        yield replace(dropping, is_sorted=True), "normal", "no segments"
+        yield base.but(shape=shape, axis=axis), "normal", edge
+    if is_segmented(op):
+        for is_sorted in (False, True):
+            empty = base.but(out_of_range="drop", segments=0, is_sorted=is_sorted)
+            yield empty, "normal", "no segments"
 
 
-def defined_cells(op: pb.Op, element: str) -> Iterator[tuple[Cell, str, str]]:
-    return (c for c in value_cells(op, element) if is_defined(c[0], c[1]))
+def defined_cases(op: pb.Op, element: str) -> Iterator[tuple[Case, str, str]]:
+    return (c for c in value_cases(op, element) if is_defined(c[0], c[1]))

@@ -12,9 +12,7 @@ import numpy as np
 import pullback as pb
 import pullback.jax as pj
 
-FORWARD = [op for op in pb.catalog() if op.direction == "forward"]
-NAMES = [op.name for op in FORWARD]
-FAMILY = {op.name: op.family for op in FORWARD}
+FAMILY = {op.name: op.family for op in pb.catalog() if op.direction == "forward"}
 DTYPES = {"f32": jnp.float32, "f64": jnp.float64, "f16": jnp.float16, "bf16": jnp.bfloat16}
 IDS = np.array([2, 0, 3, 2, 0, 7, -1, 3, 1], np.int32)
 SEGMENTS = 4
@@ -51,6 +49,13 @@ PEERS: dict[str, Callable[..., Any]] = {
     "lerp": lambda a, b, weight: a + weight * (b - a),
     "segment_sum": jax.ops.segment_sum,
 }
+
+NAMES = list(PEERS)
+
+
+def in_turn(names: list[str], *ways: Any) -> list[tuple[str, Any]]:
+    """Every name with one of the ways, by turns: functions of one family meet them all."""
+    return [(name, ways[k % len(ways)]) for k, name in enumerate(names)]
 
 
 def cases(name: str) -> list[tuple[tuple[int, ...], dict[str, Any]]]:

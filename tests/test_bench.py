@@ -35,25 +35,26 @@ from pullback.tools.bench import (
     summarise,
 )
 from pullback.tools.bench.copying import copies
-from pullback.tools.bench.operands import make_operands, make_outputs
+from pullback.tools.bench.peers import PEERS, prepare
 from pullback.tools.bench.timing import Times, interleave
 from pullback.tools.bench.verify import verify
+from pullback.tools.case import cuts
+from pullback.tools.operands import make_operands, make_outputs
 from scripts import SOURCE, run_script
 
 FAST = Settings(threads=1, rounds=2, budget=0.01)
 BACKWARD = [op.name for op in pb.catalog() if op.direction == "backward"]
+SEGMENTED = [op.name for op in pb.catalog() if cuts(op)]
 
 
 def small(name: str, element: str = "f32", axis: int = -1) -> Case:
     op = find_op(name)
-    if op.family == "segment":
-        return Case(op, element, (96, 5), None, segments=11, order="random")
-    return Case(op, element, (6, 70), None if op.family == "lerp" else axis)
+    return Case.of(op, element, (96, 5) if cuts(op) else (6, 70), segments=11, axis=axis)
 
 
 def test_every_backward_op_is_in_both_grids() -> None:
     for grid in (QUICK, FULL):
-        assert {c.op.name for c in cells(grid)} == {*BACKWARD, "segment_sum"}
+        assert {c.op.name for c in cells(grid)} == {*BACKWARD, *SEGMENTED}
     assert {c.element for c in cells(FULL)} == {"f32", "f64", "f16", "bf16"}
     assert {c.shape for c in cells(FULL)} >= {
         (4096, 4096), (32768, 128), (128, 32768), (64, 256, 1024), (2, 8_000_000), (16_000_000,),
@@ -81,15 +82,14 @@ def test_useful_bytes_count_what_the_formula_reads_once() -> None:
 @pytest.mark.parametrize("name", BACKWARD)
 def test_the_check_accepts_the_oracle_and_sees_a_wrong_element(name: str) -> None:
     from pullback.oracle import round_to
-    from pullback.tools.check.accuracy import oracle
 
     case = small(name)
     operands = make_operands(case)
-    exact = oracle(case, operands)
-    right = {n: round_to(exact[n].value, "f32") for n in case.op.outputs}
+    exact = case.exact(operands)
+    right = {n: round_to(exact[n].value, "f32") for n in case.outputs}
     verdict = verify(case, operands, right)
     assert verdict.ok, verdict
-    first = case.op.outputs[0]
+    first = case.outputs[0]
     wrong = {n: a.copy() for n, a in right.items()}
     at = tuple(n // 2 for n in wrong[first].shape)
     wrong[first][at] += max(1e-5, abs(wrong[first][at]) * 1e-5)
@@ -121,22 +121,35 @@ def test_a_measured_case_has_times_of_all_contenders(element: str) -> None:
     assert found.fastest in peers
 
 
-def test_peers_compute_the_same_gradient() -> None:
-    torch = pytest.importorskip("torch")
-    from pullback.tools.bench.peers import NumpyPeer, TorchPeer
+# Gradients that torch makes of a y of its own, as the backward reads no x, or no b.
+GIVEN_ITS_OWN = {("torch", n) for n in ("softmax_backward", "log_softmax_backward", "da")}
+# Ops that no peer is asked for.
+ALONE = {n for n in SEGMENTED if not n.startswith("segment_sum")} | {"cross_entropy_backward"}
 
-    for name in BACKWARD:
-        case = small(name, "f64")
-        operands = make_operands(case)
-        if name in ("softmax_backward", "log_softmax_backward"):
-            continue  # torch is given its own x there
-        wanted = case.call(operands)
-        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-        for got in (TorchPeer().prepare(case, operands)(), NumpyPeer().prepare(case, operands)()):
-            results = got if isinstance(got, (list, tuple)) else [got]
-            for a, b in zip(results, wanted, strict=True):
-                a = a.numpy() if isinstance(a, torch.Tensor) else a
-                np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12, err_msg=name)
+
+@pytest.mark.parametrize("name", [n for n in BACKWARD if n not in ALONE])
+def test_peers_compute_the_same_gradient(name: str) -> None:
+    case = small(name, "f64")
+    operands = make_operands(case)
+    wanted = case.results(operands)
+    for peer in installed(("torch", "numpy")):
+        if (peer, name) in GIVEN_ITS_OWN:
+            continue
+        got = PEERS[peer].prepare(case, operands)()
+        results = got if isinstance(got, (list, tuple)) else [got]
+        for a, (output, b) in zip(results, wanted.items(), strict=True):
+            if (peer, output) not in GIVEN_ITS_OWN:
+                np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12, err_msg=f"{peer} {output}")
+
+
+@pytest.mark.parametrize("name", sorted(ALONE))
+def test_a_peer_without_the_op_says_so(name: str) -> None:
+    case = small(name)
+    operands = make_operands(case)
+    for peer in installed(("torch", "numpy", "jax")):
+        call, reason = prepare(peer, case, operands)
+        assert call is None
+        assert case.op.kind in reason
 
 
 def test_jax_computes_the_same_gradient() -> None:
@@ -147,6 +160,42 @@ def test_jax_computes_the_same_gradient() -> None:
     operands = make_operands(case)
     (got,) = JaxPeer().prepare(case, operands)()
     np.testing.assert_allclose(np.asarray(got), case.call(operands), rtol=1e-5, atol=1e-6)
+
+
+RECURRENCES = (
+    "linear_recurrence",
+    "linear_recurrence_backward",
+    "discounted_sum",
+    "discounted_sum_backward",
+    "gae",
+)
+
+
+@pytest.mark.parametrize("name", RECURRENCES)
+def test_peers_of_recurrences(name: str) -> None:
+    """Loops and scans that take any step, beside the op."""
+    case = small(name)
+    operands = make_operands(case)
+    wanted = list(case.results(operands).values())
+    asked = installed(("numpy", "torch", "jax", "jax.scan"))
+    for peer in asked:
+        got = PEERS[peer].prepare(case, operands)()
+        results = got if isinstance(got, (list, tuple)) else [got]
+        assert len(results) == len(wanted)
+        for output, a, b in zip(case.outputs, results, wanted, strict=True):
+            if output == "da" and peer != "numpy":
+                continue  # made of a y that comes of a b of the peer's own
+            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-4, atol=1e-4, err_msg=peer)
+    assert verify(case, operands, case.results(operands)).how == "all"
+
+
+def test_no_loop_over_a_million_steps() -> None:
+    case = Case.of(find_op("linear_recurrence"), "f32", (2, 1 << 20), axis=-1)
+    operands = {n: np.zeros((2, 1 << 20), np.float32) for n in "ab"}
+    for peer in installed(("torch", "jax.scan", "numpy")):
+        call, reason = prepare(peer, case, operands)
+        assert call is None
+        assert reason
 
 
 def test_contenders_take_turns() -> None:
@@ -226,8 +275,24 @@ def test_an_op_added_to_the_catalog_is_checked_by_its_definition(
 ) -> None:
     monkeypatch.setattr(plain, "BACKWARD", {})
     record = measure(small("norm2_backward"), FAST)
-    assert record["check"]["how"].startswith("oracle")
+    assert record["check"]["how"] == "oracle, all"
     assert record["check"]["ok"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "how"),
+    [
+        ("cross_entropy_backward", (90, 50), "oracle, 3850 of 4500"),
+        ("cross_entropy_backward", (2, 4097), "oracle, small"),
+        ("segment_max", (2049, 2), "oracle, small"),
+    ],
+)
+def test_the_oracle_sees_as_much_as_it_can(name: str, shape: tuple[int, ...], how: str) -> None:
+    case = Case.of(find_op(name), "f32", shape, axis=-1)
+    operands = make_operands(case)
+    outputs = case.results(operands)
+    assert verify(case, operands, outputs).how == how
+    assert verify(case, operands, outputs).ok
 
 
 def test_report_is_plain_data_and_names_the_machine() -> None:

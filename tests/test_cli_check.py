@@ -103,9 +103,9 @@ def test_bytes_that_depend_on_the_layout_fail(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_edges_are_part_of_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    case, operands = edge_case(Case(find_op("prod_backward"), "f32", (2, 600), -1))
+    case, operands = edge_case(Case.of(find_op("prod_backward"), "f32", (2, 600), axis=-1))
     assert (operands["x"] == 0).any()
-    assert edge_case(Case(find_op("cumsum"), "f32", (2, 600), -1)) is None
+    assert edge_case(Case.of(find_op("cumsum"), "f32", (2, 600), axis=-1)) is None
     right = accuracy.result
 
     def divides(given: Case, held: dict, threads: int = 1) -> dict:

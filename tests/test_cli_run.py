@@ -12,7 +12,7 @@ import pytest
 
 import pullback as pb
 from pullback.tools.bench import Case, find_op
-from pullback.tools.files import Job, Options, blocks, running, segments
+from pullback.tools.files import Job, blocks, running, segments
 from pullback.tools.files.blocks import cut
 from run_files import RNG, normal, run, same
 
@@ -192,7 +192,7 @@ class TestSegmentBlocks:
             find_op("segment_sum"),
             {"input": tmp_path / "rows.npy", "segment_ids": tmp_path / "ids.npy"},
             {"output": tmp_path / "sums.npy"},
-            Options(num_segments=60),
+            {"num_segments": 60},
             memory=2 * 10**9,
         )
 
@@ -219,7 +219,7 @@ class TestSegmentBlocks:
 
 
 def test_blocks_cover_the_shape_once() -> None:
-    case = Case(find_op("softmax_backward"), "f32", (37, 11, 50), 1)
+    case = Case.of(find_op("softmax_backward"), "f32", (37, 11, 50), axis=1)
     made = cut(case, np.empty(case.shape, np.float32).strides, 12.0, 4000)
     seen = np.zeros(case.shape, int)
     for where in made.slices():

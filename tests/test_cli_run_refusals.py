@@ -39,7 +39,8 @@ class TestRefusals:
     def test_operand_that_is_not_read(self, folder: Path) -> None:
         dy = folder / "dy.npy"
         line = refused(folder, "cumsum_backward", "--dy", dy, "--x", dy, "--out", folder / "o.npy")
-        assert "reads dy only" in line
+        assert "x: cumsum_backward reads dy" in line
+        assert line.endswith("only")
 
     def test_shape(self, folder: Path) -> None:
         line = refused(folder, "softmax_backward", "--dy", folder / "dy.npy", "--y",
@@ -94,7 +95,7 @@ class TestRefusals:
         dy = folder / "dy.npy"
         line = refused(folder, "cummax_backward", "--dy", dy, "--x", dy, "--ties", "split", "--out",
                        folder / "o.npy")  # fmt: skip
-        assert "ties: expected one of first, last for cummax_backward, got 'split'" in line
+        assert "ties: expected one of first, last, got 'split'" in line
 
     def test_shape_and_dtype_that_the_file_has_not(self, folder: Path) -> None:
         files = ("--x", folder / "dy.npy", "--out", folder / "o.npy")
@@ -105,7 +106,7 @@ class TestRefusals:
     def test_several_axes_for_a_scan(self, folder: Path, axis: str) -> None:
         line = refused(folder, "cumsum", "--x", folder / "dy.npy", "--axis", axis, "--out",
                        folder / "o.npy")  # fmt: skip
-        assert "axis: expected one axis" in line
+        assert "axis: expected an integer" in line
 
     def test_axis_that_is_none(self, folder: Path) -> None:
         line = refused(folder, "cumsum", "--x", folder / "dy.npy", "--axis", "last", "--out",

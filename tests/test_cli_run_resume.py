@@ -25,7 +25,7 @@ import pullback as pb
 from pullback.errors import InvalidProblemError
 from pullback.tools.bench import find_op
 from pullback.tools.cli import main
-from pullback.tools.files import Interrupted, Job, Options, partial, running, segments, transfer
+from pullback.tools.files import Interrupted, Job, partial, running, segments, transfer
 from run_files import contents, normal, refused, run, same
 from scripts import SOURCE, run_script
 
@@ -122,7 +122,7 @@ class TestResume:
         out = folder / "o.npz"
         made = Job(
             find_op("lerp_backward"), {"dy": folder / "dy.npy"}, {"da": out, "db": out},
-            Options(weight=0.25),
+            {"weight": 0.25},
         )  # fmt: skip
         with pytest.raises(Interrupted, match="are kept"):
             made.run(progress=stop_after(5))

@@ -11,7 +11,7 @@ import pytest
 import pullback as pb
 from pullback.api.functions import make_function
 from pullback.core import parse
-from pullback.core.declare import Op, Operand, Parameter, Role, Type
+from pullback.core.declare import Op, Operand, Parameter, Role, Text, Type
 from pullback.formulas.folds import PEAK, add, recurrence, value
 from pullback.formulas.primitives import INF, exp, where
 from pullback.formulas.record import Monoid, Pass, RowFormula, ScanFormula
@@ -77,7 +77,7 @@ RECURRENCE = Op(
     "scan",
     "recurrence",
     "forward",
-    "y[t] = a[t]·y[t−1] + b[t]",
+    Text("y[t] = a[t]·y[t−1] + b[t]"),
     (Operand("a"), Operand("b"), state("initial")),
     (Operand("y"), state("final")),
     lambda: FORWARD,
@@ -88,7 +88,7 @@ RECURRENCE_BACKWARD = Op(
     "scan",
     "recurrence",
     "backward",
-    "g[t] = dy[t] + a[t+1]·g[t+1]",
+    Text("g[t] = dy[t] + a[t+1]·g[t+1]"),
     (Operand("dy"), Operand("a"), Operand("y"), state("initial"), state("d_final")),
     (Operand("da"), Operand("db"), state("d_initial")),
     lambda: BACKWARD,
@@ -197,7 +197,7 @@ MASKED = Op(
     "softmax",
     "masked_softmax",
     "forward",
-    "y = exp(x) / Σ exp(x) where the mask holds",
+    Text("y = exp(x) / Σ exp(x) where the mask holds"),
     (Operand("x"), Operand("mask", type=Type.BOOL)),
     (Operand("y"),),
     lambda: RowFormula(
@@ -246,7 +246,7 @@ TWO = Op(
     "reduce",
     "mean_and_sum",
     "forward",
-    "mean and sum",
+    Text("mean and sum"),
     (Operand("x"),),
     (Operand("mean", Role.ROW), Operand("total", Role.ROW)),
     lambda: RowFormula((Pass(Monoid(value, add, (0.0,), ("total",))),), finish=mean_and_total),

@@ -76,7 +76,7 @@ print(interrupted, written_later)
 
 def test_no_thread_writes_after_an_exception_at_any_point():
     interrupted, written_later = map(int, run_script(EVERYWHERE).split())
-    assert interrupted > 15
+    assert interrupted > 5
     assert written_later == 0
 
 

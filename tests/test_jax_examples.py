@@ -21,7 +21,7 @@ def load(name):
 
 def test_cox_regression(capsys):
     module = load("cox_regression_jax")
-    losses = module.main(count=5000, steps=5)
+    losses = module.main(count=5000, hospitals=10, steps=5)
     assert losses[0] > losses[1] > losses[2]
     assert losses[-1] == pytest.approx(losses[-2], rel=1e-5)
     shown = capsys.readouterr().out
@@ -37,3 +37,10 @@ def test_volume_rendering(capsys):
     assert losses[-1] < losses[0] / 5
     assert np.all(np.isfinite(losses))
     assert "one gradient: pullback" in capsys.readouterr().out
+
+
+def test_state_space(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    losses = load("state_space_jax").main(count=8, length=128, channels=16, steps=40)
+    assert losses[-1] < 0.7 * losses[0]
+    assert "jax.lax.associative_scan" in capsys.readouterr().out.splitlines()[-1]

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.core.declare import Operand, Role, Type
+from pullback.core.declare import Operand, Role, Text, Type
 from pullback.core.problem import Problem
 from pullback.cpu.backend import NumbaRunner
 from pullback.cpu.launch import Launch
-from pullback.errors import UnsupportedError
 from pullback.formulas.arrays import evaluate
+from pullback.formulas.folds import TOTAL, add
 from pullback.formulas.primitives import where
 from pullback.formulas.record import Formula, Monoid, Pass, RowFormula, ScanFormula
 from pullback.memory.view import DTYPES, view
@@ -69,7 +69,7 @@ def on_the_cpu_across(problem: Problem, operands: dict[str, np.ndarray]) -> tupl
     down = replace(problem, shape=(shape[axis], 16), axes=(0,))
     strides = {n: a.strides for n, a in lying.items()}
     strides |= dict.fromkeys(problem.op.outputs, (64, 4))
-    assert "columns" in Launch(down, strides, 1).schedule
+    assert Launch(down, strides, 1).schedule.columns
     results = on_the_cpu(down, lying)
     return tuple(np.moveaxis(a[:, ::8], 0, axis) for a in results)
 
@@ -79,8 +79,8 @@ EVALUATORS: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
     "arrays of torch": on_torch,
     "arrays of jax": on_jax,
 }
-# The loops know the names of scans; what lies before a position of another row is not asked there.
-SCANNING = EVALUATORS | {"rows of the CPU": on_the_cpu, "columns of the CPU": on_the_cpu_across}
+LOOPS = {"rows of the CPU": on_the_cpu, "columns of the CPU": on_the_cpu_across}
+EVERYWHERE = EVALUATORS | LOOPS
 
 
 # A state is a number and ten to the count of its digits: joined, they show the order.
@@ -125,7 +125,7 @@ def made_up(record: Formula, elements: tuple[str, ...], rows: tuple[str, ...] = 
         "scan",
         "made_up",
         "forward",
-        "",
+        Text(""),
         (Operand("x"), Operand("mask", type=Type.BOOL), Operand("start", Role.ROW)),
         (
             *(Operand(f"out_{n}") for n in elements),
@@ -144,7 +144,7 @@ def run_along(evaluator: str, op: pb.Op, axis: int, reverse: bool) -> dict[str, 
     }
     operands = {n: a if axis else a.T for n, a in rows.items()}
     problem = Problem(op, "f32", operands["x"].shape, (axis,), reverse=reverse)
-    results = SCANNING[evaluator](problem, operands)
+    results = EVERYWHERE[evaluator](problem, operands)
     for name, result in zip(op.outputs, results, strict=True):
         assert result.shape == problem.shape_of(name)
     given = zip(op.outputs, results, strict=True)
@@ -199,7 +199,7 @@ ALWAYS = {
 
 # A kernel takes a second to compile: on the CPU, scans that between them have every trait.
 TRIED = [(e, s, axis) for e in EVALUATORS for s in SCANS for axis in (1, 0)]
-TRIED += [(e, s, 1) for e in SCANNING.keys() - EVALUATORS.keys() for s in (*SCANS[1:3], *SCANS[5:])]
+TRIED += [(e, s, 1) for e in LOOPS for s in (*SCANS[1:3], *SCANS[5:])]
 
 
 @pytest.mark.parametrize(("evaluator", "scan", "axis"), sorted(TRIED, key=str))
@@ -233,50 +233,81 @@ def marked(x, seen_power):
     return where(seen_power == 10, 9.0, x), 10.0
 
 
-def both_numbers(index, first, seen, number):
-    return index, where(first, 1.0, 0.0), seen, number
+def both_numbers(index, first, seen, number, x_before, mask, mask_before):
+    return (
+        index,
+        where(first, 1.0, 0.0),
+        seen,
+        number,
+        x_before,
+        where(mask, 1.0, 0.0),
+        where(mask_before, 1.0, 0.0),
+    )
+
+
+def from_five():
+    return 5.0, 10.0
 
 
 PREFIX = Monoid(digit, joined, (0.0, 1.0), ("seen", "seen_power"))
 MARKED = Monoid(marked, joined, (0.0, 1.0), ("number", "power"))
+IN_BOTH = ("index", "first", "seen", "number", "x_before", "mask", "mask_before")
 
 
 @dataclass(frozen=True)
 class TwoWays:
-    """A scan against a prefix, both without the position's own part."""
+    """A scan against a prefix, which is without the position's own part."""
 
     reverse: bool
-    started: bool
+    inclusive: bool
+    started: bool  # the prefix from 1, the scan from 5
     seen: tuple[float, ...]
     numbers: tuple[float, ...]
+    number_behind: float
+    power_behind: float = 1e4
 
 
 TWO_WAYS = (
-    TwoWays(False, False, (0, 2, 23, 235), (759, 75, 7, 0)),
-    TwoWays(True, False, (753, 75, 7, 0), (0, 2, 23, 239)),
-    TwoWays(False, True, (1, 12, 123, 1235), (759, 75, 7, 0)),
+    TwoWays(False, False, False, (0, 2, 23, 235), (759, 75, 7, 0), 7592),
+    TwoWays(True, False, False, (753, 75, 7, 0), (0, 2, 23, 239), 2397),
+    TwoWays(False, True, True, (1, 12, 123, 1235), (57539, 5753, 575, 57), 57539, 1e5),
+    TwoWays(True, False, True, (1753, 175, 17, 1), (5, 52, 523, 5235), 52359, 1e5),
 )
+
+
+def one_digit(start):
+    return start, 10.0
 
 
 @pytest.mark.parametrize(
     ("evaluator", "ways", "axis"),
     [(e, w, axis) for e in EVALUATORS for w in TWO_WAYS for axis in (1, 0)]
-    + [(e, w, 1) for e in sorted(SCANNING.keys() - EVALUATORS.keys()) for w in TWO_WAYS[:2]],
+    + [(e, w, 1) for e in LOOPS for w in TWO_WAYS],
 )
 def test_names_of_a_scan_with_a_prefix(evaluator, ways, axis):
     record = ScanFormula(
         MARKED,
         both_numbers,
-        inclusive=False,
+        inclusive=ways.inclusive,
         against=True,
         prefix=PREFIX,
-        prefix_start=from_start if ways.started else None,
+        start=from_five if ways.started else None,
+        prefix_start=one_digit if ways.started else None,
+        end=behind,
+        before=(("x", -9.0),),
     )
-    op = made_up(record, ("index", "first", "seen", "number"))
+    op = made_up(record, IN_BOTH, ("number_behind", "power_behind"))
     results = run_along(evaluator, op, axis, ways.reverse)
-    direction = BACKWARDS if ways.reverse else FORWARDS
-    check(results, {"index": ALWAYS["index"], "first": direction["first"]})
+    check(results, {n: v for n, v in ALWAYS.items() if n in IN_BOTH})
+    check(results, BACKWARDS if ways.reverse else FORWARDS)
     check(results, {"seen": list(ways.seen), "number": list(ways.numbers)})
+    check(results, {"number_behind": [ways.number_behind], "power_behind": [ways.power_behind]})
+
+
+def test_a_prefix_that_is_not_scanned_against_is_refused():
+    record = ScanFormula(MARKED, both_numbers, inclusive=True, against=False, prefix=PREFIX)
+    with pytest.raises(TypeError, match="against"):
+        run_along("rows of the CPU", made_up(record, IN_BOTH), 1, False)
 
 
 # The CPU's loops on rows longer than the lanes.
@@ -334,11 +365,33 @@ def test_neighbours_on_the_cpu(against, axis):
         assert np.array_equal(found, np.concatenate(parts, 1)), reverse
 
 
-# Rows: the digits of a whole row, and places as an apply sees them.
+# Rows: the digits of a whole row, and places as a lift and an apply see them.
 
 
-def at_each(index, first, x_before, number, extent):
-    return index, where(first, 1.0, 0.0), x_before, number, extent
+def in_place(digit, index):
+    """A digit at its place, so that the sum shows them all: rows are folded in any order."""
+    return digit * where(index == 0, 1e3, where(index == 1, 1e2, where(index == 2, 10.0, 1.0)))
+
+
+def placed_digit(x, index):
+    return in_place(x, index)
+
+
+def placed_before(index, first, x_before, mask_before):
+    """-9, 2, 3, 5 as 1, 4, 3, 5."""
+    before = where(first, x_before + 10.0, x_before)
+    return in_place(before + where(mask_before, 2.0, 0.0), index)
+
+
+def at_each(index, first, x_before, mask_before, number, extent):
+    return (
+        index,
+        where(first, 1.0, 0.0),
+        x_before,
+        where(mask_before, 1.0, 0.0),
+        number,
+        extent,
+    )
 
 
 def of_row(twice):
@@ -349,31 +402,64 @@ def twice_the_number(number):
     return 2.0 * number
 
 
-@pytest.mark.parametrize("axis", [1, 0])
-@pytest.mark.parametrize("evaluator", EVALUATORS)
-def test_names_of_rows(evaluator, axis):
-    elements = RowFormula((Pass(DIGITS),), apply=at_each)
-    op = made_up(elements, ("index", "first", "x_before", "number", "extent"))
-    expected = {"index": ALWAYS["index"], "first": FORWARDS["first"], "extent": ALWAYS["extent"]}
-    expected |= {"x_before": [0.0, 2.0, 3.0, 5.0], "number": [2357.0] * 4}
-    check(run_along(evaluator, op, axis, False), expected)
+PLACED = Monoid(placed_digit, add, (0.0,), ("number",))
+PLACED_BEFORE = Monoid(placed_before, add, (0.0,), ("number",))
+AT_EACH = ("index", "first", "x_before", "mask_before", "number", "extent")
 
-    rows = RowFormula((Pass(DIGITS, twice_the_number, ("twice",)),), finish=of_row)
+
+@pytest.mark.parametrize(
+    ("evaluator", "axis"),
+    [*((e, axis) for e in EVALUATORS for axis in (1, 0)), *((e, 1) for e in LOOPS)],
+)
+def test_names_of_rows(evaluator, axis):
+    elements = RowFormula((Pass(PLACED_BEFORE),), apply=at_each, before=(("x", -9.0),))
+    expected = {**ALWAYS, **FORWARDS, "number": [1435.0] * 4}
+    results = run_along(evaluator, made_up(elements, AT_EACH), axis, False)
+    check(results, {n: expected[n] for n in AT_EACH})
+
+    rows = RowFormula((Pass(PLACED, twice_the_number, ("twice",)),), finish=of_row)
     op = made_up(rows, (), ("twice", "once"))
     check(run_along(evaluator, op, axis, False), {"twice": [4714.0], "once": [2357.0]})
 
 
-@pytest.mark.parametrize("evaluator", EVALUATORS)
-def test_index_counts_over_several_axes(evaluator):
-    op = made_up(RowFormula((Pass(DIGITS),), apply=at_each), ("index", "first", "b", "n", "e"))
-    x = np.ones((2, 3, 2), np.float32)
-    results = EVALUATORS[evaluator](Problem(op, "f32", x.shape, (0, 2)), {"x": x})
-    for k in range(3):
-        assert results[0][:, k].tolist() == [[0.0, 1.0], [2.0, 3.0]]
-        assert results[1][:, k].tolist() == [[1.0, 0.0], [0.0, 0.0]]
+@pytest.mark.parametrize("evaluator", [*EVALUATORS, "rows of the CPU"])
+def test_places_count_over_several_axes(evaluator):
+    x = np.arange(2.0 * 3 * 20).reshape(2, 3, 20).astype(np.float32)
+    mask = x % 3 == 0
+    rows = np.moveaxis(x, 1, 0).reshape(3, -1)
+    before = np.concatenate([np.full((3, 1), -9.0), rows[:, :-1]], 1)
+    for passes in ((Pass(TOTAL),), ()):
+        apply = at_each_place if passes else where_each_is
+        record = RowFormula(passes, apply=apply, before=(("x", -9.0),))
+        problem = Problem(made_up(record, ("index", "first", "b")), "f32", x.shape, (0, 2))
+        for order in ("C", "F"):
+            operands = {"x": np.array(x, order=order), "mask": np.array(mask, order=order)}
+            found = EVERYWHERE[evaluator](problem, operands)
+            index, first, beside = (np.moveaxis(a, 1, 0).reshape(3, -1) for a in found)
+            assert (index == np.arange(40)).all()
+            assert (first == (np.arange(40) == 0)).all()
+            assert np.array_equal(beside, before)
+
+
+def where_each_is(index, first, x_before):
+    return index, where(first, 1.0, 0.0), x_before
+
+
+def at_each_place(index, first, x_before, total):
+    return index, where(first, 1.0, 0.0), where(total == total, x_before, 0.0)
+
+
+def test_rows_have_no_direction():
+    op = made_up(RowFormula(apply=where_each_is), ("index", "first", "b"))
+    with pytest.raises(TypeError, match="no direction"):
+        run_along("rows of the CPU", op, 1, True)
 
 
 # Rows that ids cut: a segment is a row, with places and an extent of its own.
+
+
+def in_a_segment(index, first, x_before, number, extent):
+    return index, where(first, 1.0, 0.0), x_before, number, extent
 
 
 def segment_op() -> pb.Op:
@@ -382,33 +468,26 @@ def segment_op() -> pb.Op:
         "segment",
         "made_up",
         "forward",
-        "",
+        Text(""),
         (Operand("input", known_as="x"), Operand("segment_ids", Role.IDS, Type.INDEX)),
         tuple(Operand(n) for n in ("index", "first", "x_before", "number", "extent")),
-        lambda: RowFormula((Pass(DIGITS),), apply=at_each),
+        lambda: RowFormula((Pass(DIGITS),), apply=in_a_segment),
     )
 
 
-def test_names_of_segments():
+@pytest.mark.parametrize("evaluator", [n for n in EVALUATORS if n.startswith("arrays")])
+def test_names_of_segments(evaluator):
     x = np.array([[2.0], [3.0], [5.0], [7.0], [1.0]])
     ids = np.array([1, 0, 1, 5, 1])
     problem = Problem(segment_op(), "f64", x.shape, (0,), segments=3, drops=True)
-    results = [r[:, 0].tolist() for r in evaluate(problem, {"input": x, "segment_ids": ids})]
-    assert results == [
+    found = EVALUATORS[evaluator](problem, {"input": x, "segment_ids": ids})
+    assert [r[:, 0].tolist() for r in found] == [
         [0.0, 0.0, 1.0, 0.0, 2.0],
         [1.0, 1.0, 0.0, 0.0, 0.0],
         [0.0, 0.0, 2.0, 0.0, 5.0],
         [251.0, 3.0, 251.0, 0.0, 251.0],
         [3.0, 1.0, 3.0, 0.0, 3.0],
     ]
-
-
-@pytest.mark.parametrize("evaluator", ["arrays of torch", "arrays of jax"])
-def test_segments_are_refused_elsewhere(evaluator):
-    problem = Problem(segment_op(), "f32", (2, 1), (0,), segments=1)
-    operands = {"input": np.ones((2, 1), np.float32), "segment_ids": np.zeros(2, np.int32)}
-    with pytest.raises(UnsupportedError, match="rows that ids cut"):
-        EVALUATORS[evaluator](problem, operands)
 
 
 @pytest.mark.parametrize("evaluator", EVALUATORS)

@@ -1,169 +1,188 @@
-"""Adding an op touches three places: formula, catalog row, oracle definition. All else follows."""
+"""Adding an op touches three places: formula, catalog row, oracle definition. All else follows.
+
+The ops of ``new_ops.py`` go through the same tests as those of the catalog, and through the command
+line.
+"""
 
 from __future__ import annotations
 
 import inspect
+import json
+import re
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import pullback as pb
-from cell_data import rng_for
-from cells import LAYOUTS, Cell, run_fenced, same_bytes
-from pullback.api.functions import make_function
-from pullback.core.catalog import declare_reduce, declare_scan, register, unregister
-from pullback.formulas.folds import add
-from pullback.formulas.record import Monoid, Pass, RowFormula, ScanFormula
-from pullback.oracle import table
-from pullback.oracle.reduce import reduction, spread
-from pullback.oracle.scan import scan
-from pullback.oracle.special import number, total
-from pullback.oracle.ulp import ulp_error
+import test_arrays
+import test_bytes
+import test_errors
+import test_extents
+import test_plans
+import test_values
+from grid import default, has_axis, is_segmented
+from new_ops import NAMES, ROWS, registered
+from pullback.core.catalog import OPS, register
+from pullback.tools.case import function_of
+from pullback.tools.choices import selections
+from pullback.tools.cli import main
+from quick_data import quick_operands
 
-# First place: the formulas. The sum of squares, and its running sum.
-
-
-def square(x):
-    return x * x
+every_op = pytest.mark.parametrize("name", NAMES)
 
 
-def itself(total):
-    return total
+@pytest.fixture(scope="module", autouse=True)
+def _new_ops():
+    with registered():
+        yield
 
 
-def twice(x, dy):
-    return 2.0 * x * dy
+@every_op
+def test_values_and_bytes(name, monkeypatch):
+    test_values.test_equals_the_oracle(name, "f32")
+    test_bytes.test_layouts(name, "f32")
+    test_bytes.test_function_equals_plan(name, "f32")
+    test_bytes.test_alone_or_in_a_batch(name, "f32")
+    test_bytes.test_threads(name, "f32", monkeypatch)
+    if not is_segmented(OPS[name]):
+        test_bytes.test_in_place(name, "f32")
 
 
-def passed_on(dy):
-    return dy
+@every_op
+def test_values_in_another_element_type(name):
+    """What the walk over memory does is the same in all of them."""
+    test_values.test_equals_the_oracle(name, "bf16")
+    test_bytes.test_function_equals_plan(name, "bf16")
 
 
-def twice_sum(x, total):
-    return 2.0 * x * total
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if has_axis(next(r for r in ROWS if r.name == n))]
+)
+def test_extents_of_rows_and_columns(name, monkeypatch):
+    test_extents.test_row_equals_the_oracle(name, "f64")
+    test_extents.test_columns_equal_rows(name, "f64")
+    test_bytes.test_outputs_written_past_the_caches(name, "f32", (3, 71), 1, monkeypatch)
 
 
-SQUARES = Monoid(square, add, (0.0,), ("total",))
-FORMULAS = {
-    "sumsq": RowFormula((Pass(SQUARES),), finish=itself),
-    "sumsq_backward": RowFormula(apply=twice),
-    "cumsumsq": ScanFormula(SQUARES, itself, inclusive=True, against=False),
-    "cumsumsq_backward": ScanFormula(
-        Monoid(passed_on, add, (0.0,), ("total",)), twice_sum, inclusive=True, against=True
-    ),
-}
+@every_op
+def test_formulas_on_whole_arrays(name):
+    test_arrays.test_equals_the_oracle(name)
 
-# Second place: the catalog rows.
-ROWS = [
-    *declare_reduce(
-        "sumsq",
-        "y = Σ x²",
-        "dx = 2·x·dy",
-        "",
-        FORMULAS["sumsq"],
-        FORMULAS["sumsq_backward"],
-        ("x",),
-    ),
-    *declare_scan(
-        "cumsumsq",
-        "y[j] = Σ_{i≤j} x[i]²",
-        "dx[j] = 2·x[j]·Σ_{i≥j} dy[i]",
-        "",
-        FORMULAS["cumsumsq"],
-        FORMULAS["cumsumsq_backward"],
-        ("x",),
-    ),
+
+ERRORS = [
+    test_errors.test_wrong_shape,
+    test_errors.test_second_operand_of_another_shape,
+    test_errors.test_wrong_rank,
+    test_errors.test_missing_operand,
+    test_errors.test_saves_that_are_read_cannot_be_left_out,
+    test_errors.test_read_only_output,
+    test_errors.test_self_overlapping_output,
+    test_errors.test_output_over_part_of_an_input,
+    test_errors.test_misaligned_address,
+    test_errors.test_tensor_ref_outside_its_buffer,
+    test_errors.test_tensor_ref_stands_for_an_array,
+]
+PLANS = [
+    test_plans.test_workspace_of_exactly_the_stated_size,
+    test_plans.test_run_allocates_no_tensor_memory,
+    test_plans.test_plan_runs_on_other_memory_and_strides,
 ]
 
 
-# Third place: the definitions. Terms of the oracle, one row at a time.
+@every_op
+@pytest.mark.parametrize("check", [*ERRORS, *PLANS], ids=lambda f: f.__name__)
+def test_errors_and_plans(name, check):
+    check(OPS[name])
 
 
-def define_all():
-    table.define("sumsq", reduction, "y")(sumsq_exact)
-    table.define("sumsq_backward", spread, "dx")(sumsq_backward_exact)
-    table.define("cumsumsq", scan, "y")(cumsumsq_exact)
-    table.define("cumsumsq_backward", scan, "dx")(cumsumsq_backward_exact)
+@every_op
+def test_dtypes_are_refused(name):
+    test_errors.test_operand_of_another_dtype(OPS[name], "f64")
+    test_errors.test_unsupported_dtype(OPS[name], "c8")
+    if has_axis(OPS[name]):
+        test_errors.test_axis_out_of_range(OPS[name])
 
 
-def sumsq_exact(x):
-    return total(t * t for t in x)
+def invoke(*arguments: object) -> str:
+    result = CliRunner().invoke(main, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
-def sumsq_backward_exact(dy, x):
-    return [number(2) * t * dy for t in x]
+@every_op
+def test_on_files(name, tmp_path):
+    """``run``, with every selection, gives the bytes of the function."""
+    for k, case in enumerate(selections(default(OPS[name], "f32", (6, 9)))):
+        given = quick_operands(case)
+        command: list[object] = ["run", name]
+        for operand, array in given.items():
+            np.save(tmp_path / f"{operand}.npy", array)
+            command += [f"--{operand.replace('_', '-')}", tmp_path / f"{operand}.npy"]
+        arguments = case.arguments
+        if case.op.parameter("shape"):
+            command += ["--shape", "6x9"]
+        for p in case.op.parameters:
+            value = arguments.get(p.name, p.default)
+            if value is True:
+                command.append(f"--{p.name}")
+            elif p.name != "shape" and value is not False:
+                command += [f"--{p.name.replace('_', '-')}", value]
+        results = case.results(given)
+        if len(case.op.outputs) == 1:
+            command += ["--out", tmp_path / f"{k}.npy"]
+        else:
+            command += ["--out", tmp_path / f"{k}.npz"]
+        invoke(*command)
+        for output, expected in results.items():
+            found = np.load(command[-1])
+            found = found[output] if len(case.op.outputs) > 1 else found
+            assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+            assert found.tobytes() == expected.tobytes(), f"{case}: {output}"
 
 
-def cumsumsq_exact(x):
-    return [sumsq_exact(x[: j + 1]) for j in range(len(x))]
+@every_op
+def test_certificate_and_benchmark(name, tmp_path):
+    report = tmp_path / "report.json"
+    said = invoke("check", name, "--dtypes", "f32", "--no-torch", "--json", report)
+    assert re.search(r"all \d checks passed", said)
+    shape = "40x6" if is_segmented(OPS[name]) else "6x40"
+    how = ("--shapes", shape, "--peers", "none", "--rounds", 1)
+    invoke("bench", name, *how, "--json", report)
+    cells = json.loads(report.read_text())["cells"]
+    assert cells
+    for cell in cells:
+        assert cell["check"]["how"] == "oracle, all"
+        assert cell["runs"]["plan"]["ms"] > 0
 
 
-def cumsumsq_backward_exact(dy, x):
-    return [number(2) * t * total(dy[j:]) for j, t in enumerate(x)]
+@every_op
+def test_is_listed_explained_and_warmed_up(name):
+    assert name in invoke("ops", name)
+    assert name in invoke("explain", name, "--shape", "40x6")
+    assert "problems run" in invoke("warmup", name, "--all-ties", "--layouts", "last")
 
 
-@pytest.fixture
-def with_new_ops():
-    """The ops and their definitions, gone again afterwards."""
-    for op in ROWS:
-        register(op)
-    define_all()
-    yield
-    for op in ROWS:
-        unregister(op.name)
-        del table._TABLE[op.name]
-
-
-@pytest.mark.usefixtures("with_new_ops")
-@pytest.mark.parametrize("op", ROWS, ids=lambda op: op.name)
-def test_new_op_runs_like_any_other(op):
-    """Plan and function, several element types, layouts and schedules, within the tolerances."""
-    assert op in pb.catalog()
-    function = make_function(op)
-    reverses = (False, True) if op.family == "scan" else (False,)
-    for element, (shape, axis), reverse in [
-        (e, place, r)
-        for e in ("f32", "bf16")
-        for place in (((5, 21), -1), ((13, 11), 0), ((), -1), ((2, 0), 1))
-        for r in reverses
+def test_options_of_other_ops_are_refused(tmp_path):
+    for array in ("x", "a"):
+        np.save(tmp_path / f"{array}.npy", np.ones((2, 3)))
+    command = ["run", "running", "--x", tmp_path / "x.npy", "--out", tmp_path / "y.npy"]
+    for option, said in [
+        (("--a", tmp_path / "a.npy"), "a: running reads x only"),
+        (("--keepdims",), "keepdims: running has no such parameter"),
+        (("--y", tmp_path / "y.npy"), "y: running has one result; use --out"),
     ]:
-        cell = Cell(op, element, shape, axis, reverse=reverse)
-        rng = rng_for(cell, "new")
-        given = {n: rng.standard_normal(cell.shape_of(n)).astype(cell.dtype) for n in op.inputs}
-        (exact,) = cell.exact(given).values()
-        (result,) = run_fenced(cell, given).values()
-        # Cancelling terms are not an issue here: squares, and 21 numbers of size one.
-        allowed = {"f32": 2.0, "bf16": 0.5 + 2.0**-15}[element]
-        floor = 2.0**-50 * 2 * 21 * 16
-        errors = ulp_error(result, exact, element)
-        distance = np.abs(result.astype(float) - exact.value.astype(float))
-        assert ((errors <= allowed) | (distance <= floor)).all(), str(cell)
-        # Each layout may be a kernel of its own, so one element type has to do.
-        for layout in LAYOUTS if element == "f32" and not reverse else ():
-            (other,) = run_fenced(cell, given, layout).values()
-            assert same_bytes(other, result), f"{cell} in {layout}"
-        assert same_bytes(cell.run_function(given, function=function), result)
-        cell.cover("C", "new op")
+        result = CliRunner().invoke(main, [str(a) for a in (*command, *option)])
+        assert result.exit_code == 2
+        assert said in result.output
+    assert not (tmp_path / "y.npy").exists()
 
 
-@pytest.mark.usefixtures("with_new_ops")
-def test_new_op_has_signature_docstring_and_sku():
-    by_name = {op.name: op for op in ROWS}
-    forward, backward = by_name["sumsq"], by_name["sumsq_backward"]
-    shown = str(inspect.signature(make_function(forward)))
-    assert shown == "(x, axis=None, *, keepdims=False, out=None)"
-    shown = str(inspect.signature(make_function(backward)))
-    assert shown == "(dy, *, x, axis=None, out=None)"
-    assert "2·x·dy" in make_function(backward).__doc__
-    plan = pb.ReduceBackwardPlan.select(pb.ReduceBackwardDescriptor("sumsq", (3, 4), 1))
-    assert plan.needs == {"x"}
-    assert plan.sku.op == "sumsq_backward"
-
-
-def test_new_ops_are_gone_afterwards():
-    assert not {op.name for op in ROWS} & {op.name for op in pb.catalog()}
-    with pytest.raises(pb.UnsupportedError, match="'sumsq'"):
-        pb.ReduceDescriptor("sumsq", (3,))
+def test_signatures_and_docstrings():
+    shown = {n: str(inspect.signature(function_of(OPS[n]))) for n in NAMES}
+    assert shown["running"] == "(x, axis=-1, *, reverse=False, strict=False, out=None)"
+    assert shown["picky_softmax"] == "(x, axis=-1, *, mask=None, out=None)"
+    assert "Σ_{i≥j} dy[i]" in function_of(OPS["running_backward"]).__doc__
 
 
 def test_names_are_taken_once():

@@ -14,6 +14,7 @@ import pytest
 import torch
 from mpmath import mp, mpf
 
+import pullback as pb
 from pullback import oracle
 from pullback.oracle import Reference, reference, round_to, ulp, ulp_error
 
@@ -69,10 +70,7 @@ def test_oracle_imports_nothing_of_the_library():
 
 
 def test_every_op_is_defined():
-    scans = "cumsum cumprod cummax cummin logcumsumexp"
-    reductions = "sum mean max min prod norm2 logsumexp var std"
-    forward = f"{scans} {reductions} softmax log_softmax lerp segment_sum".split()
-    assert set(oracle.names()) == {*forward, *(f"{name}_backward" for name in forward)}
+    assert set(oracle.names()) == {op.name for op in pb.catalog()}
 
 
 # Against torch, forward and backward, on data with zeros and ties
@@ -441,15 +439,15 @@ def test_wrong_calls_raise():
         reference("cumsun", {"x": x})
     with pytest.raises(TypeError, match="needs the operands"):
         reference("cumprod_backward", {"dy": x})
-    with pytest.raises(TypeError, match="reads f64"):
-        reference("cumsum", {"x": np.arange(3)})
+    with pytest.raises(TypeError, match="reads floats"):
+        reference("cumsum", {"x": np.ones(3, complex)})
     with pytest.raises(ValueError, match="out of range"):
         reference("cumsum", {"x": x}, axis=1)
     with pytest.raises(ValueError, match="twice"):
         reference("sum", {"x": np.ones((2, 2))}, axis=(1, -1))
     with pytest.raises(ValueError, match="ties"):
         reference("cummax_backward", {"dy": x, "x": x}, ties="split")
-    with pytest.raises(ValueError, match="shapes"):
+    with pytest.raises(ValueError, match="must have shape"):
         reference("cumprod_backward", {"dy": x, "x": np.ones(4)})
     with pytest.raises(TypeError, match="unexpected keyword"):
         reference("cumsum", {"x": x}, rewerse=True)

@@ -236,8 +236,9 @@ pb.set_num_threads(6)
 assert digest() == expected
 from pullback.cpu.pool import pool
 assert pool._workers == 1
-pool._workers = 0  # as if the first could not be started either
+pool.reset()  # as if the first could not be started either
 assert digest() == expected
+assert pool._workers == 0
 threading.stack_size(0)
 assert digest() == expected
 assert pool._workers == 5
@@ -291,6 +292,92 @@ for t in threads:
 assert failed == [0] * 15, failed
 assert float(pb.min(x)) == x.min()  # a kernel that is compiled after
 """
+    )
+
+
+IDLE = (
+    FORKING
+    + """
+import time
+digest()
+
+def idle(seconds):
+    time.sleep(0.05)  # those that watch fall asleep
+    start = time.process_time()
+    time.sleep(seconds)
+    return time.process_time() - start
+"""
+)
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_workers_are_idle_when_nobody_calls(threads):
+    """Half a second of nothing costs no time of a CPU; workers that watch on would cost all of it.
+
+    Before and after a fork, in both processes.
+    """
+    run_script(
+        IDLE
+        + f"""
+pb.set_num_threads({threads})
+digest()
+assert idle(0.5) < 0.1
+pid = os.fork()
+digest()
+quiet = idle(0.5) < 0.1
+if pid == 0:
+    os._exit(not quiet)
+assert quiet
+assert os.waitpid(pid, 0)[1] == 0, "the child"
+""",
+        PULLBACK_L2_CACHE="4K",
+    )
+
+
+def test_a_worker_watches_only_where_there_is_a_core_for_it():
+    run_script(
+        """
+        import os
+        import numpy as np
+        import pullback as pb
+        from pullback.cpu import machine, pool
+        x = np.ones((512, 1024), np.float32)
+        cores = machine.here().cores
+        for threads in (cores, cores + 1):
+            pb.set_num_threads(threads)
+            pb.softmax(x)
+            watches = pool.pool._board[pool.LOOKS] > 0
+            assert watches == (1 < threads <= cores), threads
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        machine.here.cache_clear()
+        pool.pool.reset()
+        pb.set_num_threads(2)
+        pb.softmax(x)
+        assert pool.pool._board[pool.LOOKS] == 0
+        """,
+        PULLBACK_L2_CACHE="4K",
+    )
+
+
+@pytest.mark.parametrize("rest", [0.0, 0.05])
+def test_workers_take_the_next_call(rest):
+    """Whether they watch for it or sleep: every thread computes units of every call."""
+    run_script(
+        f"""
+        import ctypes, threading, time
+        from pullback.cpu import machine, pool
+        seen = set()
+        def kernel(p, begin, end):
+            seen.add(threading.get_ident())
+            time.sleep(0.002)
+        function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(kernel)
+        address = ctypes.cast(function, ctypes.c_void_p).value
+        for call in range(5):
+            seen.clear()
+            pool.run(address, 0, 64, machine.here().serial_bytes, 3, None)
+            assert len(seen) == 3 or call == 0, (call, seen)  # the first call starts them
+            time.sleep({rest})
+        """
     )
 
 

@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cells import LAYOUTS, OPS, Cell, run_fenced
-from grid import is_defined
-from pullback.oracle import round_to
-from tolerance import exp_argument, failure
+from cells import LAYOUTS, OPS, cover, run_fenced
+from grid import NUMBERS, default, has_axes, has_axis, is_defined, is_segmented
+from pullback.core import parse
+from pullback.formulas.record import ScanFormula
+from pullback.formulas.recurrence import linear
+from pullback.tools.case import Case
+from pullback.tools.choices import chosen, selectors
+from pullback.tools.operands import exactly, make_operands
+from tolerance import wrong_with
 
 INF, NAN = np.inf, np.nan
 # Small sets make zeros, ties and infinities meet in one row.
@@ -20,9 +25,6 @@ PALETTES = {
     "minus inf": [-INF, -1.0, 0.0, 2.5],
     "nan": [NAN, -1.0, 0.0, 1.0],
 }
-# dx = P·R with an infinite P depends on where the product is taken.
-NOT_FOR = {"cumprod": ("minus inf",), "prod": ("minus inf",)}
-
 # Every element type and schedule is a kernel; two types and the layouts below keep them few.
 memory = st.tuples(st.just("f32"), st.sampled_from(sorted(LAYOUTS))) | st.tuples(
     st.just("f64"), st.sampled_from(["C", "Fortran"])
@@ -30,91 +32,83 @@ memory = st.tuples(st.just("f32"), st.sampled_from(sorted(LAYOUTS))) | st.tuples
 shapes = st.lists(st.sampled_from([0, 1, 2, 3, 5, 9]), max_size=4).map(tuple)
 
 
-def numbers(draw, shape, kind) -> np.ndarray:
-    palette = draw(st.sampled_from([p for p in PALETTES if p not in NOT_FOR.get(kind, ())]))
-    size = int(np.prod(shape))
-    picks = draw(st.lists(st.sampled_from(PALETTES[palette]), min_size=size, max_size=size))
-    return np.array(picks, np.float64).reshape(shape)
-
-
 @st.composite
-def problems(draw, family: str) -> tuple[Cell, dict[str, np.ndarray], str]:
-    op = OPS[draw(st.sampled_from([n for n, o in OPS.items() if o.family == family]))]
+def problems(draw, name: str) -> tuple[Case, dict[str, np.ndarray], str]:
+    op = OPS[name]
     element, layout = draw(memory)
-    fields = {}
-    if family == "segment":
+    shape = draw(shapes)
+    fields: dict = {}
+    if is_segmented(op):
         shape = (draw(st.integers(0, 9)), draw(st.integers(0, 9)))
-        fields["num_segments"] = draw(st.integers(1, 5))
-        fields["is_sorted"] = draw(st.booleans())
-        fields["out_of_range"] = draw(st.sampled_from(["raise", "drop"]))
-    else:
-        shape = draw(shapes)
-        rank = max(len(shape), 1)
-        fields["axis"] = draw(st.integers(-rank, rank - 1))
-    if family == "scan":
-        fields["reverse"] = draw(st.booleans())
-    if family == "reduce":
+        fields = {"segments": draw(st.integers(1, 5)), "is_sorted": draw(st.booleans())}
+    rank = max(len(shape), 1)
+    axis = st.integers(-rank, rank - 1)
+    if has_axes(op):
         # Axes that do not merge are a kernel more.
         together = st.tuples(st.integers(0, rank), st.integers(0, rank)).map(
             lambda ends: tuple(range(*sorted(ends)))
         )
         anyhow = st.lists(st.sampled_from(range(rank)), unique=True).map(tuple)
-        every = anyhow if element == "f32" else together
-        fields["axis"] = draw(st.none() | st.just(fields["axis"]) | every)
-        fields["correction"] = draw(st.sampled_from([0, 1, 2, 9]))
-    if family == "lerp":
-        fields["weight"] = draw(st.sampled_from([0.0, 0.25, 1.0, -3.0, 0.1]))
-    # The other policies of max and min are one formula with the default's, tested in the grid.
-    fields["ties"] = op.ties[0] if op.ties else None
-    cell = Cell(op, element, shape, **fields)
-    return cell, operands(draw, cell), layout
+        axis = st.none() | axis | (anyhow if element == "f32" else together)
+    if has_axis(op):
+        fields["axis"] = draw(axis)
+    for p in op.parameters:
+        if p.parse is parse.flag and p.name not in ("keepdims", "sorted") and not p.choices:
+            fields[p.name] = draw(st.booleans())
+        elif p.parse is parse.out_of_range:
+            fields[p.name] = draw(st.sampled_from(["raise", "drop"]))
+        elif p.parse in NUMBERS:
+            fields[p.name] = draw(st.sampled_from(NUMBERS[p.parse]))
+    # Selections of other records are kernels of their own, tested in the grid; operands that may
+    # be left out are given at times.
+    choice = {n: v[0] for n, v in selectors(op).items()}
+    if draw(st.integers(0, 3)) == 0:
+        choice |= {n: True for n in choice if n[0] == "+"}
+    case = chosen(default(op, element, shape), choice).but(**fields)
+    # inf times a sum that cancels depends on where the product is taken.
+    multiplies = case.has_products or is_recurrence(case)
+    palettes = [p for p in PALETTES if p != "minus inf" or not multiplies]
+    return case, operands(draw, case, PALETTES[draw(st.sampled_from(palettes))]), layout
 
 
-def operands(draw, cell: Cell) -> dict[str, np.ndarray]:
-    op = cell.op
-    if op.family == "segment":
-        name = "input" if op.direction == "forward" else "d_output"
-        low, high = (-1, cell.num_segments) if cell.out_of_range == "drop" else (
-            0, cell.num_segments - 1
-        )  # fmt: skip
-        rows = cell.shape[0]
-        ids = draw(st.lists(st.integers(low, high), min_size=rows, max_size=rows))
-        ids = sorted(ids) if cell.is_sorted else ids
-        x = numbers(draw, cell.shape_of(name), op.kind).astype(cell.dtype)
-        return {name: x, "segment_ids": np.array(ids, np.int64)}
-    made = {}
-    for name in op.inputs:
-        if name == "dy":
-            size = int(np.prod(cell.shape_of("dy")))
-            picks = draw(st.lists(st.integers(-3, 3), min_size=size, max_size=size))
-            made["dy"] = np.array(picks, cell.dtype).reshape(cell.shape_of("dy"))
-        elif name != "y":
-            made[name] = numbers(draw, cell.shape, op.kind).astype(cell.dtype)
-    if "y" in op.inputs:
-        x = made.get("x", numbers(draw, cell.shape, op.kind).astype(cell.dtype))
-        if cell.extent:
-            exact = cell.forward().exact({"x": x})["y"].value
-            made["y"] = round_to(exact, cell.element)
-        else:
-            made["y"] = np.zeros(cell.shape_of("y"), cell.dtype)
-    return {n: made[n] for n in op.inputs}
+def is_recurrence(case: Case) -> bool:
+    """Whether a state is multiplied by what operands hold."""
+    return isinstance(case.formula, ScanFormula) and case.formula.monoid.combine is linear
 
 
-@pytest.mark.parametrize("family", ["scan", "reduce", "softmax", "lerp", "segment"])
+def operands(draw, case: Case, palette: list[float]) -> dict[str, np.ndarray]:
+    def numbers(one: Case, name: str, rng: np.random.Generator) -> np.ndarray:
+        shape = one.shape_of(name)
+        size = int(np.prod(shape))
+        values = st.integers(-3, 3) if name in one.cotangents else st.sampled_from(palette)
+        picks = draw(st.lists(values, min_size=size, max_size=size))
+        return np.array(picks, np.float64).reshape(shape)
+
+    if not is_defined(case, "normal"):
+        return {}
+    return make_operands(case, draw(st.integers(0, 99)), numbers, exactly)
+
+
+def kinds_of_ops() -> dict[str, list[str]]:
+    """Ops by family, so that one test is none too long."""
+    found: dict[str, list[str]] = {}
+    for name, op in OPS.items():
+        found.setdefault(op.family, []).append(name)
+    return found
+
+
+@pytest.mark.parametrize("family", kinds_of_ops())
 def test_random_problems(family):
-    examples = {"scan": 150, "reduce": 200, "softmax": 60}.get(family, 40)
+    names = kinds_of_ops()[family]
 
-    @settings(max_examples=examples)
-    @given(problems(family))
+    @settings(max_examples=20 + 10 * len(names))
+    @given(st.sampled_from(names).flatmap(problems))
     def check(problem):
-        cell, inputs, layout = problem
-        if not is_defined(cell, "normal"):
+        case, inputs, layout = problem
+        if not is_defined(case, "normal"):
             return
-        results = run_fenced(cell, inputs, layout)
-        exact = cell.exact(inputs)
-        for output, result in results.items():
-            found = failure(cell, result, exact[output], exp_argument(inputs))
-            assert found is None, f"[{layout}] {output} of {found}"
-        cell.cover(layout, "random")
+        wrong = wrong_with(case, inputs, run_fenced(case, inputs, layout))
+        assert not wrong, f"[{layout}] {wrong[0]}"
+        cover(case, layout, "random")
 
     check()

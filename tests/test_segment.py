@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import pullback as pb
-from cells import ELEMENTS, OPS, Fenced, same_bytes
+from cells import ELEMENTS, OPS, Fenced, cover, same_bytes
 from grid import default
 from quick_data import quick_operands, quick_run
 
@@ -18,28 +16,28 @@ FORWARD, BACKWARD = OPS["segment_sum"], OPS["segment_sum_backward"]
 @pytest.mark.parametrize("op", [FORWARD, BACKWARD], ids=lambda op: op.name)
 def test_in_place_is_refused(op):
     """Rows move to other places, so an output over its input could not come out right."""
-    cell = replace(default(op, "f32", (6, 5)), num_segments=6)
-    given = quick_operands(cell)
+    case = default(op, "f32", (6, 5)).but(segments=6)
+    given = quick_operands(case)
     first, (written,) = next(iter(given)), op.outputs
-    held = Fenced((6, 5), cell.dtype, values=given[first])
+    held = Fenced((6, 5), case.dtype, values=given[first])
     before = held.bytes.copy()
     given[first] = held.array
     with pytest.raises(pb.InvalidProblemError, match=rf"^{written}: .*{first}.*overlap"):
-        cell.run_plan(given, {written: held.array})
+        case.run(given, {written: held.array})
     with pytest.raises(pb.InvalidProblemError, match=rf".*{first}.*overlap"):
-        cell.run_function(given, out=held.array)
+        case.call(given, held.array)
     assert np.array_equal(held.bytes, before)
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_sorted_and_unsorted_add_alike(element):
     """Both add the rows of a segment in row order; 1000 rows in one segment, one in another."""
-    cell = replace(default(FORWARD, element, (1200, 9)), num_segments=8, is_sorted=True)
-    given = quick_operands(cell)
+    case = default(FORWARD, element, (1200, 9)).but(segments=8, is_sorted=True)
+    given = quick_operands(case)
     ids = np.sort(np.r_[np.full(1000, 3), 4, np.full(199, 6)])
     given["segment_ids"] = ids
-    by_order = quick_run(cell, given)[0]
-    assert same_bytes(by_order, quick_run(replace(cell, is_sorted=False), given)[0])
+    by_order = quick_run(case, given)[0]
+    assert same_bytes(by_order, quick_run(case.but(is_sorted=False), given)[0])
     # The same rows at other places but in the same order within their segment.
     rng = np.random.default_rng(3)
     mixed = rng.permutation(ids)
@@ -47,21 +45,21 @@ def test_sorted_and_unsorted_add_alike(element):
     rows = np.empty_like(given["input"])
     rows[slots] = given["input"]
     shuffled = {"input": rows, "segment_ids": mixed}
-    assert same_bytes(by_order, quick_run(replace(cell, is_sorted=False), shuffled)[0])
-    cell.cover("C", "order of rows")
+    assert same_bytes(by_order, quick_run(case.but(is_sorted=False), shuffled)[0])
+    cover(case, "C", "order of rows")
 
 
 @pytest.mark.parametrize("ids_dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("stride", [1, 3, -2])
 def test_ids_of_any_stride(ids_dtype, stride):
-    cell = replace(default(FORWARD, "f64", (40, 6)), num_segments=7)
-    given = quick_operands(cell)
-    expected = quick_run(cell, given)[0]
+    case = default(FORWARD, "f64", (40, 6)).but(segments=7)
+    given = quick_operands(case)
+    expected = quick_run(case, given)[0]
     store = np.full(40 * abs(stride), 99, ids_dtype)
     ids = store[::stride]
     ids[...] = given["segment_ids"]
-    assert same_bytes(quick_run(cell, {**given, "segment_ids": ids})[0], expected)
-    back = replace(cell, op=BACKWARD)
+    assert same_bytes(quick_run(case, {**given, "segment_ids": ids})[0], expected)
+    back = case.but(op=BACKWARD)
     gathered = quick_run(back, {"d_output": expected, "segment_ids": ids})[0]
     assert np.array_equal(gathered, expected[given["segment_ids"]])
 

@@ -11,12 +11,14 @@ import pytest
 
 import pullback as pb
 from cells import same_bytes
+from machines import assume
 from pullback.api.functions import make_function
 from pullback.core import parse
-from pullback.core.catalog import declare_segment, register, unregister
-from pullback.core.declare import Op, Operand, Parameter, Role, Type
+from pullback.core.catalog import register, unregister
+from pullback.core.declare import Op, Operand, Parameter, Role, Text, Type
 from pullback.core.problem import describe
-from pullback.cpu import backend, pool, segment_launch
+from pullback.core.rows.segment import declare_segment
+from pullback.cpu import backend, segment_launch
 from pullback.formulas import reduce, scan, softmax
 from pullback.formulas.folds import TOTAL, add
 from pullback.formulas.primitives import where
@@ -54,12 +56,12 @@ def rows_there(extent):
 COUNT = RowFormula(finish=rows_there)
 TWO = RowFormula((Pass(TOTAL),), finish=total_and_mean)
 PLACES = RowFormula(apply=place)
-SPARE = ("", "")
+SPARE = Text("")
 
 
 def op(name, direction, reads, writes, record, parameters=(NUM_SEGMENTS, *HOW)):
     return Op(
-        name, "segment", name.removesuffix("_backward"), direction, "", reads, writes,
+        name, "segment", name.removesuffix("_backward"), direction, SPARE, reads, writes,
         lambda: record, parameters,
     )  # fmt: skip
 
@@ -69,15 +71,15 @@ DY, DX = Operand("d_output", known_as="dy"), Operand("d_input", known_as="dx")
 ROW_Y = Operand("output", Role.ROW, known_as="y")
 MADE = [
     *declare_segment(
-        "segment_max", "", "", SPARE, reduce.MAX, reduce.EXTREME_BACKWARD, ("input", "output")
+        "made_max", SPARE, SPARE, reduce.MAX, reduce.EXTREME_BACKWARD, ("input", "output")
     ),
-    *declare_segment("segment_mean", "", "", SPARE, reduce.MEAN, reduce.MEAN_BACKWARD),
-    op("segment_prod", "forward", (X, IDS), (ROW_Y,), reduce.PROD),
-    op("segment_softmax", "forward", (X, IDS), (Y,), softmax.SOFTMAX),
-    op("segment_softmax_backward", "backward", (DY, IDS, Y), (DX,), softmax.SOFTMAX_BACKWARD),
-    op("segment_two", "forward", (X, IDS), (ROW_Y, Operand("mean", Role.ROW)), TWO),
-    op("segment_count", "forward", (X, IDS), (ROW_Y,), COUNT),
-    op("segment_places", "forward", (X, IDS), (Y,), PLACES),
+    *declare_segment("made_mean", SPARE, SPARE, reduce.MEAN, reduce.MEAN_BACKWARD),
+    op("made_prod", "forward", (X, IDS), (ROW_Y,), reduce.PROD),
+    op("made_softmax", "forward", (X, IDS), (Y,), softmax.SOFTMAX),
+    op("made_softmax_backward", "backward", (DY, IDS, Y), (DX,), softmax.SOFTMAX_BACKWARD),
+    op("made_two", "forward", (X, IDS), (ROW_Y, Operand("mean", Role.ROW)), TWO),
+    op("made_count", "forward", (X, IDS), (ROW_Y,), COUNT),
+    op("made_places", "forward", (X, IDS), (Y,), PLACES),
     op("offset_sum", "forward", (X, OFFSETS), (ROW_Y,), reduce.SUM, ()),
     op("offset_softmax", "forward", (X, OFFSETS), (Y,), softmax.SOFTMAX, ()),
     op(
@@ -150,7 +152,7 @@ def softmax_of(rows):
 def test_max_gives_the_extreme_and_the_identity_where_there_is_no_row(functions, given):
     x, ids, how = given
     x[3, 5] = np.nan
-    result = functions["segment_max"](x, ids, SEGMENTS, **how)
+    result = functions["made_max"](x, ids, SEGMENTS, **how)
     expected = by_segment(ids, lambda r: in_order(r, -np.inf, np.maximum), x)
     assert np.array_equal(result, expected, equal_nan=True)
     assert np.all(result[EMPTY] == -np.inf)
@@ -171,9 +173,9 @@ def winners(rows, y, dy, ties):
 def test_max_backward_reads_what_was_saved(functions, given, ties):
     """Ties are counted, or their places compared, within a segment; "all" needs no fold."""
     x, ids, how = given
-    y = functions["segment_max"](x, ids, SEGMENTS, **how)
+    y = functions["made_max"](x, ids, SEGMENTS, **how)
     dy = np.random.default_rng(6).standard_normal(y.shape).astype(x.dtype)
-    backward = functions["segment_max_backward"]
+    backward = functions["made_max_backward"]
     result = backward(dy, ids, input=x, output=y, ties=ties, out_of_range="drop")
     expected = by_row(ids, lambda *a: winners(*a, ties), x, rows=(y, dy))
     assert np.array_equal(result, expected)
@@ -181,10 +183,10 @@ def test_max_backward_reads_what_was_saved(functions, given, ties):
 
 def test_mean_divides_by_the_rows_of_its_segment(functions, given):
     x, ids, how = given
-    result = functions["segment_mean"](x, ids, SEGMENTS, **how)
+    result = functions["made_mean"](x, ids, SEGMENTS, **how)
     assert np.array_equal(result, by_segment(ids, mean, x), equal_nan=True)
     dy = np.random.default_rng(6).standard_normal(result.shape).astype(x.dtype)
-    dx = functions["segment_mean_backward"](dy, ids, out_of_range="drop")
+    dx = functions["made_mean_backward"](dy, ids, out_of_range="drop")
     lengths = [np.sum(ids == s) for s in range(SEGMENTS)]
     expected = np.zeros_like(x)
     for n, s in enumerate(ids):
@@ -200,7 +202,7 @@ def test_a_product_leaves_the_range_inside_and_comes_back(functions, given):
     (at,) = np.nonzero(ids == 3)
     large = 2.0**700 if x.dtype == np.float64 else 2.0**100
     x[at[:2]], x[at[2:4]] = large, 1 / large
-    result = functions["segment_prod"](x, ids, SEGMENTS, **how)
+    result = functions["made_prod"](x, ids, SEGMENTS, **how)
     x[at[:4]] = 1.0  # powers of two that cancel, and leave the mantissas alone
     assert np.array_equal(result, by_segment(ids, lambda r: in_order(r, 1.0, np.multiply), x))
 
@@ -208,13 +210,13 @@ def test_a_product_leaves_the_range_inside_and_comes_back(functions, given):
 def test_softmax_writes_a_value_for_every_row(functions, given):
     x, ids, how = given
     close = {"rtol": 1.2e-7 if x.dtype == np.float32 else 1e-14, "atol": 0}
-    y = functions["segment_softmax"](x, ids, SEGMENTS, **how)
+    y = functions["made_softmax"](x, ids, SEGMENTS, **how)
     assert np.allclose(y, by_row(ids, softmax_of, x), **close)
     outside = (ids < 0) | (ids >= SEGMENTS)
     assert outside.any()
     assert not y[outside].any()
     dy = np.random.default_rng(6).standard_normal(x.shape).astype(x.dtype)
-    backward = functions["segment_softmax_backward"]
+    backward = functions["made_softmax_backward"]
     dx = backward(dy, ids, output=y, num_segments=SEGMENTS, **how)
 
     def expected_of(dy, y):
@@ -225,21 +227,21 @@ def test_softmax_writes_a_value_for_every_row(functions, given):
 
 def test_layout_and_threads_do_not_change_a_byte(functions, given, monkeypatch):
     x, ids, how = given
-    monkeypatch.setattr(pool, "SERIAL_BYTES", 0)
+    assume(monkeypatch, l2=0)
     spread_out = np.zeros((ROWS, 2 * COLUMNS), x.dtype)[:, ::-2]
     spread_out[...] = x
     threads = pb.get_num_threads()
-    y = functions["segment_max"](x, ids, SEGMENTS, **how)
+    y = functions["made_max"](x, ids, SEGMENTS, **how)
     try:
         for count in (1, 3):
             pb.set_num_threads(count)
             for layout in (x, np.asfortranarray(x), spread_out):
-                again = functions["segment_max"](layout, ids, SEGMENTS, **how)
+                again = functions["made_max"](layout, ids, SEGMENTS, **how)
                 assert same_bytes(again, y)
-                dx = functions["segment_max_backward"](
+                dx = functions["made_max_backward"](
                     np.asfortranarray(y), ids, input=layout, output=y, out_of_range="drop"
                 )
-                probabilities = functions["segment_softmax"](layout, ids, SEGMENTS, **how)
+                probabilities = functions["made_softmax"](layout, ids, SEGMENTS, **how)
                 if count == 1 and layout is x:
                     first = dx, probabilities
                 assert same_bytes(dx, first[0])
@@ -251,11 +253,11 @@ def test_layout_and_threads_do_not_change_a_byte(functions, given, monkeypatch):
 def test_two_outputs_of_which_one_is_wanted(functions):
     x = np.arange(12.0).reshape(6, 2)
     ids = np.array([2, 0, 2, 0, 0, 2])
-    total, average = functions["segment_two"](x, ids, 3)
+    total, average = functions["made_two"](x, ids, 3)
     assert np.array_equal(total, [[16.0, 19.0], [0.0, 0.0], [14.0, 17.0]])
     assert np.array_equal(average[[0, 2]], total[[0, 2]] / 3)
     assert np.isnan(average[1]).all()
-    problem = describe(OPS["segment_two"], "f64", x.shape, {"num_segments": 3}, segments=3)
+    problem = describe(OPS["made_two"], "f64", x.shape, {"num_segments": 3}, segments=3)
     alone = np.zeros((3, 2))
     arrays = {"input": x, "segment_ids": ids, "mean": alone}
     backend.SegmentRunner(problem).run({n: view(a, n) for n, a in arrays.items()}, 0, 0, 1)
@@ -266,17 +268,23 @@ def test_a_place_counts_within_its_segment(functions):
     """No fold at all: but what a row is given depends on the others of its segment."""
     ids = np.array([1, 0, 1, 5, 1, 0], np.int32)
     rows = np.zeros((6, 1))
-    result = functions["segment_places"](rows, ids, 2, out_of_range="drop")
+    result = functions["made_places"](rows, ids, 2, out_of_range="drop")
     assert result[:, 0].tolist() == [3.0, 2.0, 2.0, 0.0, 1.0, 1.0]
-    count = functions["segment_count"](rows, ids, 3, out_of_range="drop")
+    count = functions["made_count"](rows, ids, 3, out_of_range="drop")
     assert count[:, 0].tolist() == [2.0, 3.0, 0.0]
+
+
+def of(name, x, how):
+    """The problem of an op cut by ids."""
+    given = [n for n in OPS[name].optional if n == "segment_ids"]
+    return describe(OPS[name], "f32", x.shape, how, given, SEGMENTS)
 
 
 @pytest.mark.parametrize("given", ["f4"], indirect=True)
 def test_the_workspace_is_as_large_as_the_op_says(functions, given):
     x, ids, how = given
-    expected = functions["segment_softmax"](x, ids, SEGMENTS, **how)
-    problem = describe(OPS["segment_softmax"], "f32", x.shape, how, segments=SEGMENTS)
+    expected = functions["made_softmax"](x, ids, SEGMENTS, **how)
+    problem = of("made_softmax", x, how)
     size = segment_launch.workspace_bytes(problem)
     assert size > 0
     workspace = np.full(size // 8 + 4, 77, np.int64)
@@ -288,8 +296,8 @@ def test_the_workspace_is_as_large_as_the_op_says(functions, given):
     assert np.all(workspace[-4:] == 77)
     assert np.any(workspace[:-4] != 77)
     needs_none = (
-        describe(OPS["segment_softmax"], "f32", x.shape, {"sorted": True}, segments=SEGMENTS),
-        describe(OPS["segment_max_backward"], "f32", x.shape, {"ties": "all"}, segments=SEGMENTS),
+        of("made_softmax", x, {"sorted": True}),
+        of("made_max_backward", x, {"ties": "all"}),
     )
     assert [segment_launch.workspace_bytes(p) for p in needs_none] == [0, 0]
 
@@ -297,9 +305,9 @@ def test_the_workspace_is_as_large_as_the_op_says(functions, given):
 def test_ids_are_checked_where_rows_are_written(functions):
     x = np.ones((3, 2))
     with pytest.raises(pb.InvalidProblemError, match=r"segment_ids: .* \[0, 2\), got 7 at row 1"):
-        functions["segment_softmax"](x, np.array([0, 7, 1]), 2)
+        functions["made_softmax"](x, np.array([0, 7, 1]), 2)
     with pytest.raises(pb.InvalidProblemError, match=r"ascending .* got 0 after 1 at row 2"):
-        functions["segment_softmax"](x, np.array([0, 1, 0]), 2, sorted=True)
+        functions["made_softmax"](x, np.array([0, 1, 0]), 2, sorted=True)
 
 
 def test_offsets_cut_where_they_say(functions):
@@ -337,12 +345,16 @@ def test_what_segment_kernels_do_not_do_is_refused():
     by_mask = make_function(op("by_mask", "forward", (X, IDS, mask), (ROW_Y,), masked))
     with pytest.raises(pb.UnsupportedError, match=r"by_mask: mask of type bool"):
         by_mask(rows, ids, rows > 0, 2)
-    scanned = make_function(op("scanned", "forward", (X, IDS), (Y,), scan.CUMSUM))
+    running = scan.cumsum(exclusive=False, resets=False, reverse=False)
+    scanned = make_function(op("scanned", "forward", (X, IDS), (Y,), running))
     with pytest.raises(pb.UnsupportedError, match=r"scanned: .* does not scan"):
         scanned(rows, ids, 2)
 
 
-def test_an_op_that_nothing_tells_the_number_of_segments(functions):
-    unknown = op("unknown", "forward", (X, IDS), (Y,), softmax.SOFTMAX, ())
-    with pytest.raises(TypeError, match=r"unknown: .* tells num_segments"):
-        make_function(unknown)(np.ones((2, 2)), np.array([0, 1]))
+def test_the_number_of_segments_is_asked_for_where_results_have_a_row_for_each():
+    x, ids = np.ones((2, 2)), np.array([0, 1])
+    unknown = op("unknown", "forward", (X, IDS), (ROW_Y,), reduce.SUM, ())
+    with pytest.raises(pb.InvalidProblemError, match=r"num_segments: required by unknown"):
+        make_function(unknown)(x, ids)
+    counted = op("counted", "forward", (X, IDS), (Y,), softmax.SOFTMAX, ())
+    assert np.array_equal(make_function(counted)(x, ids), x)

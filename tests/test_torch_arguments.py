@@ -159,6 +159,8 @@ def test_what_is_no_tensor_is_refused(given):
         (lambda: pt.lerp(x, given, 0.5), "end"),
         (lambda: pt.segment_sum(x, given, 2), "segment_ids"),
     ):
+        if given is None and argument == "segment_ids":
+            continue  # left out, for offsets
         with pytest.raises(TypeError, match=f"'{argument}' must be Tensor"):
             call()
 

@@ -10,10 +10,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*_torch.py"))
 SMALL = {
-    "cox_regression_torch": {"count": 2000, "steps": 30},
+    "cox_regression_torch": {"count": 2000, "hospitals": 8, "steps": 30},
     "listmle_torch": {"queries": 32, "documents": 40, "steps": 20},
     "volume_rendering_torch": {"rays": 64, "samples": 48, "steps": 20},
     "graph_network_torch": {"nodes": 400, "steps": 20},
+    "state_space_torch": {"count": 8, "length": 128, "channels": 16, "steps": 30},
 }
 
 

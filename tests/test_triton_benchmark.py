@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import pullback as pb
-from pullback.tools.bench.case import Case
-from pullback.tools.bench.operands import make_operands
+from pullback.tools.case import Case, cuts
+from pullback.tools.operands import make_operands
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -78,9 +78,7 @@ def test_unknown_op():
 
 
 def case_of(op: pb.Op) -> Case:
-    segments = 3 if op.family == "segment" else 0
-    axis = None if op.family in ("lerp", "segment") else 1
-    return Case(op, "f32", (6, 50), axis, segments=segments, order="random")
+    return Case.of(op, "f32", (6, 50), segments=3, axis=1)
 
 
 SOME = ("cumprod_backward", "std_backward", "softmax", "lerp_backward", "segment_sum")
@@ -95,7 +93,8 @@ def test_a_wrong_result_is_not_timed(gpu, op):
     operands = make_operands(case)
     results = case.call(operands)
     results = results if isinstance(results, tuple) else (results,)
-    outputs = gpu.on_device(dict(zip(op.outputs, results, strict=True)), "cpu")
+    made = [r for r in results if r is not None]
+    outputs = gpu.on_device(dict(zip(case.outputs, made, strict=True)), "cpu")
     assert gpu.difference(case, operands, outputs) == ""
     last = next(reversed(outputs.values()))
     largest = int(last.abs().flatten().argmax())
@@ -103,13 +102,21 @@ def test_a_wrong_result_is_not_timed(gpu, op):
     assert gpu.difference(case, operands, outputs) != ""
 
 
+# What torch has no op for, or one of other outputs.
+ALONE = {"linear_recurrence", "discounted_sum", "gae", "cross_entropy"}
+
+
 @pytest.mark.parametrize("op", pb.catalog(), ids=lambda op: op.name)
 def test_torch_does_the_same_job(gpu, op):
     case = case_of(op)
     given = gpu.on_device(make_operands(case), "cpu")
-    found = gpu.in_torch(case, given, compiles=False)()
+    try:
+        found = gpu.in_torch(case, given, compiles=False)()
+    except gpu.NotOffered:
+        assert op.kind in ALONE or cuts(op)
+        return
     found = found if isinstance(found, (list, tuple)) else [found]
-    assert [tuple(t.shape) for t in found] == [case.shape_of(n) for n in op.outputs]
+    assert [tuple(t.shape) for t in found] == [case.shape_of(n) for n in case.outputs]
 
 
 def test_the_page_shows_the_estimates(estimates):

@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
 
 import pytest
 
 from cells import OPS
+from pullback.core.declare import Role
 from pullback.cpu.codegen.elementary import primitives_for
 from pullback.cpu.codegen.lanes import traced
 from pullback.formulas import primitives
 from pullback.formulas.bind import primitives_of
-from pullback.formulas.record import RowFormula, functions_of, parameters
+from pullback.formulas.record import RowFormula, functions_of, names_read, parameters
+from pullback.tools.case import Case, cuts
 
 pytest.importorskip("triton")
 
 from pullback.gpu.bind import bind
 from pullback.gpu.primitives import PRIMITIVES
-from triton_cells import launch_of, segment_steps
+from triton_cells import launch, launch_of
 
-RECORDS = [(name, selection) for name, op in OPS.items() for selection in op.selections()]
+
+def records() -> Iterator[tuple[str, tuple]]:
+    """Every record of every op, once; rows are cut by one operand or none."""
+    for name, op in OPS.items():
+        seen = []
+        for selection in op.selections():
+            chosen = dict(zip(op.selectors, selection, strict=True))
+            cutting = [o.name for o in op.reads if o.role in (Role.IDS, Role.OFFSETS)]
+            wanted = 1 if cuts(op) else 0
+            if cutting and sum(chosen.get(n, True) for n in cutting) != wanted:
+                continue
+            if any(not chosen[n] and n in names_read(op.record(selection)) for n in op.optional):
+                continue
+            if (simplest := op.simplest(selection)) not in seen:
+                seen.append(simplest)
+                yield name, simplest
+
+
+RECORDS = list(records())
 
 
 def codes(function) -> dict[str, types.CodeType]:
@@ -34,9 +55,12 @@ def codes(function) -> dict[str, types.CodeType]:
 
 def kernels(name: str, selection: tuple) -> list:
     op = OPS[name]
-    ties = selection[0] if selection else None
-    steps = segment_steps(name, "f32") if op.family == "segment" else None
-    return [s.kernel for s in steps or launch_of(name, "f32", ties=ties).steps]
+    chosen = dict(zip(op.selectors, selection, strict=True))
+    given = tuple(n for n in op.optional if chosen[n])
+    parameters = {n: v for n, v in chosen.items() if n not in op.optional}
+    shape = (65536, 256) if cuts(op) else (4096, 1024)
+    case = Case.of(op, "f32", shape, given, axis=1, **parameters)
+    return [s.kernel for s in launch(case.problem).steps]
 
 
 @pytest.mark.parametrize(("name", "selection"), RECORDS)

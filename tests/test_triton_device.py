@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 import pullback as pb
+from pullback.core.vocabulary import ElementKind
 from pullback.gpu.backend import RowRunner
 from pullback.gpu.device import Device, current_device
+from pullback.memory.view import View
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -89,6 +91,55 @@ def test_launches_go_to_a_given_stream(runner):
     runner.run({}, None, pb.Stream(cuda=stream))
     assert runner.seen == ("cuda:1", stream)
     assert runner.entered == []
+
+
+def view_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> View:
+    """A view of torch memory on a GPU that is not here; it is never touched."""
+    owner = torch.zeros(1)
+    return View(address, shape, strides, ElementKind.F32, "f32", 4, "cuda:1", True, owner)
+
+
+def test_negative_offsets_reach_too_far_for_amds_buffer_instructions():
+    from pullback.gpu.backend import pointer
+
+    near = pointer(view_at(4096, (3, 8), (32, 4)))
+    assert (near.data_ptr(), near.ptr_range(), near.dtype) == (4096, 96, torch.float32)
+    for strides in ((-32, 4), (32, -4)):
+        assert pointer(view_at(4096, (3, 8), strides)).ptr_range() > 2**31
+    # A dimension of one element goes nowhere.
+    assert pointer(view_at(4096, (1, 8), (-32, 4))).ptr_range() == 32
+
+
+def test_twins_of_operands_at_odd_addresses():
+    from pullback.gpu.backend import pointers_to
+
+    held = pointers_to({"x": view_at(4096, (8,), (4,)), "y": view_at(4108, (8,), (4,))})
+    assert set(held) == {"x", "y", "even y"}
+    assert held["even y"].data_ptr() == 4096
+
+
+def test_programs_of_a_launch():
+    """CUDA counts programs and HIP threads."""
+    from pullback.gpu.backend import most_programs
+
+    assert most_programs("cuda", 512) == 2**31 - 1
+    assert most_programs("hip", 1024) * 1024 < 2**32
+
+
+def test_what_is_found_of_ids_outlives_the_streams_of_its_runs(monkeypatch):
+    from pullback.gpu import device
+
+    class Noted:
+        is_cuda, device, seen = True, "cuda:1", ()
+
+        def record_stream(self, stream):
+            self.seen = (*self.seen, stream)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: f"stream of {where}")
+    found = Noted()
+    device.outlives_stream(found)
+    assert found.seen == ("stream of cuda:1",)
+    device.outlives_stream(torch.zeros(1))
 
 
 def test_a_stream_of_another_kind_or_device(runner):

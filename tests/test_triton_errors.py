@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import builtins
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import pullback as pb
-from pullback.api import functions as functional
+from pullback.api import calling
 from pullback.core.vocabulary import ElementKind
 from pullback.memory.view import View
 
@@ -112,8 +111,8 @@ def test_functions_send_gpu_tensors_to_triton(monkeypatch):
         asked.append(device)
         raise pb.UnsupportedError("stop here")
 
-    monkeypatch.setattr(functional, "view_of", lambda array, name: cuda_view("cuda:1"))
-    monkeypatch.setattr(functional, "_runnable_on", on_device)
+    monkeypatch.setattr(calling, "view_of", lambda array, name: cuda_view("cuda:1"))
+    monkeypatch.setattr(calling, "_runnable_on", on_device)
     with pytest.raises(pb.UnsupportedError, match="stop here"):
         pb.softmax(torch.zeros(2, 8))
     assert asked == ["cuda:1"]
@@ -121,31 +120,3 @@ def test_functions_send_gpu_tensors_to_triton(monkeypatch):
 
 def test_catalog_lists_both_backends():
     assert all(op.backends == ("numba", "triton") for op in pb.catalog())
-
-
-def refused(op: pb.Op, **fields) -> str:
-    from pullback.core.problem import Problem
-    from pullback.gpu.backend import refuse_unknown
-
-    with pytest.raises(pb.UnsupportedError) as caught:
-        refuse_unknown(Problem(op, "f32", (4, 8), (0,), **fields))
-    return str(caught.value)
-
-
-def test_what_only_the_cpu_knows_is_refused():
-    """An op declared at run time is computed as declared, or not at all."""
-    from pullback.core.catalog import declare_segment
-    from pullback.core.problem import Problem
-    from pullback.formulas import reduce
-    from pullback.gpu.backend import refuse_unknown
-    from test_general_ops import MASKED, RECURRENCE
-
-    assert "another type" in refused(MASKED)
-    states = replace(RECURRENCE, reads=RECURRENCE.reads[:2], writes=RECURRENCE.writes[:1])
-    assert "states in front" in refused(states)
-    mean, back = declare_segment("m", "", "", ("", ""), reduce.MEAN, reduce.MEAN_BACKWARD)
-    assert "segments other than" in refused(mean, segments=2)
-    assert "segments other than" in refused(back, segments=2)
-    for op in pb.catalog():
-        segments = 2 if op.family == "segment" else None
-        refuse_unknown(Problem(op, "f32", (4, 8), (0,), segments=segments))

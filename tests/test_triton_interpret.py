@@ -1,4 +1,5 @@
-"""Runs ``triton_suite.py`` in processes of its own, interpreted where there is no GPU.
+"""Runs ``triton_suite.py`` and ``triton_ops.py`` in processes of their own, interpreted where there
+is no GPU.
 
 Triton decides at import whether kernels are compiled or interpreted, so the suite cannot share a
 process with the tests that compile.
@@ -18,25 +19,21 @@ pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
 HERE = Path(__file__).parent
-# Every test of the suite belongs to one group; each takes about as long as the others.
-GROUPS = {
-    "edges": "test_edges and f32",
-    "edges of other types": "test_edges and not f32",
-    "extents": "test_extents and not 1025",
-    "extents 1025": "test_extents and 1025",
-    "schedules": "test_schedules or test_reversed or test_few or test_workspace",
-}
-GROUPS["the rest"] = "not (" + " or ".join(f"({g})" for g in GROUPS.values()) + ")"
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_suite(group):
+@pytest.mark.parametrize("file", ["triton_ops.py", "triton_suite.py"])
+def test_in_the_interpreter(file):
+    run(file)
+
+
+def run(file: str) -> None:
+    """Run a file of tests in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     if not torch.cuda.is_available():
         environment["TRITON_INTERPRET"] = "1"
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
-        *(str(HERE / "triton_suite.py"), "-k", GROUPS[group]),
+        str(HERE / file),
     ]
     # One process takes one core: NumPy's and torch's own threads would fight for it.
     environment |= {"OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": ""}

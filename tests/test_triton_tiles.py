@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cells import DTYPES, OPS
+from cells import DTYPES, ELEMENTS, OPS
 from pullback.core.problem import Problem
 from pullback.gpu.layout import choose_walk, merge
 from pullback.gpu.tiles import (
+    FEW,
+    IN_FLIGHT,
     LONG,
+    MANY,
     MOST_WARPS,
     Tile,
     choose_gather_tile,
-    choose_segment_tile,
+    choose_run_tiles,
     choose_tile,
 )
 
@@ -40,7 +43,7 @@ def test_tiles_are_sound(work, item, across):
         assert is_power(tile.block)
         assert 1 <= tile.warps <= MOST_WARPS
         assert is_power(tile.warps)
-        # 64 KiB of operands at most, even with four of them.
+        # 64 KiB of an operand at most.
         assert tile.units * tile.block * item <= 2**16
         assert tile.chunk % tile.block == 0
         assert (tile.chunks - 1) * tile.chunk < max(length, 1) <= tile.chunks * tile.chunk
@@ -66,6 +69,17 @@ def test_every_schedule_is_reached(work, length, units, expected):
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("item", "held", "most"),
+    [(4, 1, 32768), (4, 2, 16384), (2, 1, 16384), (2, 2, 16384), (8, 1, 16384)],
+)
+def test_rows_that_are_looked_at_twice_are_held(item, held, most):
+    assert choose_tile("fold", item, most, 4096, held=held).is_whole(most)
+    assert not choose_tile("fold", item, most + 1, 4096, held=held).is_whole(most + 1)
+    # Not by a few programs: others would be idle.
+    assert not choose_tile("fold", item, most, 64, held=held).is_whole(most)
+
+
 def test_short_rows_share_a_program():
     tile = choose_tile("fold", 4, 8, 100_000)
     assert tile.block == 8
@@ -79,14 +93,44 @@ def test_few_rows_are_cut_only_where_they_are_long():
 
 
 def test_segment_tiles():
-    small = choose_segment_tile(4, 100_000, 64, 10_000)
-    assert small.parts == 1
-    assert choose_segment_tile(4, 1_000_000, 64, 10).parts > 1
     for item, columns in itertools.product((2, 4, 8), (1, 3, 64, 1000)):
-        for tile in (choose_gather_tile(item, columns), choose_segment_tile(item, 5, columns, 2)):
-            assert is_power(tile.rows)
-            assert is_power(tile.columns)
-            assert is_power(tile.warps)
+        for rows, segments in itertools.product((0, 5, 4096, 10**6, 10**9), (1, 70, 10**6)):
+            runs = choose_run_tiles(item, rows, columns, segments)
+            assert is_power(runs.chunk)
+            assert runs.chunk % runs.long.rows == 0
+            for tile in (choose_gather_tile(item, columns), runs.short, runs.long):
+                assert is_power(tile.rows)
+                assert is_power(tile.columns)
+                assert is_power(tile.warps)
+                assert tile.rows * tile.columns * item <= 2**14
+
+
+@pytest.mark.parametrize("item", [2, 4])
+@pytest.mark.parametrize("work", WORKS[1:])
+def test_enough_is_asked_for_at_once(work, item):
+    """Down columns and along rows, wherever there is enough to ask for."""
+    for length, units, across in (
+        (4096, 4096, True),
+        (4096, 8192, True),
+        (512, 16384, True),
+        (20_000, 128, False),
+        (100_000, 512, False),
+        (8_000_000, 2, False),
+        (2_000_000, 64, True),
+    ):
+        tile = choose_tile(work, item, length, units, 1, across)
+        programs = -(-units // tile.units) * tile.chunks
+        asked = programs * tile.units * tile.block * item
+        # Registers allow a scan half of it, a quarter where its elements are narrower than what it
+        # computes in, and a quarter of each of two operands if it runs both ways.
+        share = {"fold": 0.9, "scan": item / 8, "both ways": 0.25}[work]
+        assert asked >= share * IN_FLIGHT, (length, units, tile)
+        assert programs >= FEW, (length, units, tile)
+
+
+def test_a_single_segment_is_enough_for_many_programs():
+    runs = choose_run_tiles(4, 10**6, 64, 1)
+    assert 10**6 // runs.chunk >= MANY
 
 
 def test_merge():
@@ -151,32 +195,58 @@ def test_large_tensors_have_wide_offsets():
     assert apart.wide
 
 
-@pytest.mark.parametrize("name", ["sum", "softmax", "cumsum_backward", "cumprod_backward"])
-@pytest.mark.parametrize(
-    ("shape", "axis"),
-    [
-        ((2, 2_000_000), 1),
-        ((2_000_000, 3), 0),
-        ((64, 100_000), 1),
-        ((300, 40, 50), 1),
-        ((3, 70_000, 2), 1),
-        ((5, 7), 0),
-    ],
-)
-def test_workspace_bound(name, shape, axis):
-    """``workspace_size`` suffices whatever the strides."""
+BOUNDED = ("sum", "softmax", "cumsum", "cummax_backward", "cumprod_backward")
+SHAPES = [
+    ((2, 2_000_000), (1,)),
+    ((2_000_000, 3), (0,)),
+    ((64, 100_000), (1,)),
+    ((300, 40, 50), (1,)),
+    ((3, 70_000, 2), (1,)),
+    ((4000, 5, 31), (0,)),
+    ((20_000, 3, 5, 7), (0,)),
+    ((4096, 4096), (0,)),
+    ((5, 7), (0,)),
+]
+
+
+def steps_in(order, gaps, shape, item):
+    """Strides of a tensor whose dimensions lie in an order, with gaps after some."""
+    steps, step = [0] * len(shape), item
+    for d, gap in zip(order, gaps, strict=True):
+        steps[d], step = step, step * shape[d] + (item if gap else 0)
+    return tuple(steps)
+
+
+@given(st.sampled_from(SHAPES), st.sampled_from(BOUNDED), st.sampled_from(ELEMENTS), st.data())
+def test_workspace_bound(place, name, element, data):
+    """``workspace_size`` suffices whatever the strides, which differ between operands."""
     pytest.importorskip("triton")
     from pullback.gpu.launch import Launch, workspace_bound
 
-    problem = Problem(OPS[name], "f32", shape, (axis,))
-    bound = workspace_bound(problem)
-    item = DTYPES["f32"].itemsize
-    for order in itertools.permutations(range(len(shape))):
-        steps, step = [0] * len(shape), item
-        for d in order:
-            steps[d], step = step, step * shape[d] + item
-        strides = {n: tuple(steps) for n in (*problem.op.inputs, *problem.op.outputs)}
-        assert Launch(problem, strides, in_place=False).workspace <= bound
+    shape, axes = place
+    problem = Problem(OPS[name], element, shape, axes)
+    item, rank = DTYPES[element].itemsize, len(shape)
+    strides = {}
+    for operand in (o.name for o in (*problem.reads, *problem.writes)):
+        order = data.draw(st.permutations(range(rank)))
+        gaps = data.draw(st.lists(st.booleans(), min_size=rank, max_size=rank))
+        steps = steps_in(order, gaps, problem.shape_of(operand), item)
+        negative = data.draw(st.sampled_from([1, -1]))
+        strides[operand] = (*steps[:-1], negative * steps[-1])
+    in_place = data.draw(st.booleans())
+    assert Launch(problem, strides, in_place).workspace <= workspace_bound(problem)
+
+
+def test_workspace_of_dimensions_that_do_not_merge():
+    """Columns that lie in groups of 31 leave tiles part empty, and ask for more."""
+    pytest.importorskip("triton")
+    from pullback.gpu.launch import Launch, workspace_bound
+
+    problem = Problem(OPS["cumsum"], "bf16", (4000, 5, 31), (0,))
+    together = dict.fromkeys(("x", "y"), (310, 62, 2))
+    apart = dict.fromkeys(("x", "y"), (320, 64, 2))
+    needed = {Launch(problem, s, in_place=False).workspace for s in (together, apart)}
+    assert workspace_bound(problem) == max(needed)
 
 
 def test_tile_is_plain_data():

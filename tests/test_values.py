@@ -5,22 +5,16 @@ from __future__ import annotations
 import pytest
 
 from cell_data import operands
-from cells import OPS, run_fenced
-from grid import EVERY, defined_cells
-from tolerance import exp_argument, failure
+from cells import OPS, cover, run_fenced
+from grid import EVERY, defined_cases
+from tolerance import wrong_with
 
 
 @pytest.mark.parametrize(("name", "element"), EVERY)
 def test_equals_the_oracle(name, element):
     wrong = []
-    for cell, kind, edge in defined_cells(OPS[name], element):
-        given = operands(cell, kind)
-        exact = cell.exact(given)
-        results = run_fenced(cell, given)
-        argument = exp_argument(given)
-        for output, result in results.items():
-            found = failure(cell, result, exact[output], argument)
-            if found:
-                wrong.append(f"[{kind}] {output} of {found}")
-        cell.cover("C", edge)
+    for case, kind, edge in defined_cases(OPS[name], element):
+        given = operands(case, kind)
+        wrong += [f"[{kind}] {w}" for w in wrong_with(case, given, run_fenced(case, given))]
+        cover(case, "C", edge)
     assert not wrong, f"{len(wrong)} cells:\n" + "\n".join(wrong[:20])

@@ -5,13 +5,14 @@ is the sum of the absolute values of the terms (``Reference.magnitude``), which 
 where nothing cancels.
 
 float32
-    2 ulps, and 2**-50 of the magnitude for terms that cancel in the float64 accumulator.
+    2 ulps, and 2**-50 of the magnitude for terms that cancel in the float64 accumulator, or what
+    float64 itself is allowed, if that is more.
 float16, bfloat16
     One rounding of a value good to 2 ulps of float32: half an ulp of the storage type and
     2 · 2**-(24-p) more, p being its precision in bits (11 and 8); the same 2**-50.
 float64
     Two ulps for the last steps, and a count of the roundings on the longest path to the result
-    (``roundings``), each worth 2**-53 of the magnitude.
+    (``roundings.py``), each worth 2**-53 of the magnitude.
 
 Where exp is evaluated for a narrower type than float64 its relative error is 2**-32, so terms
 that contain it are good to 2**-31 of the magnitude and not to 2**-50.
@@ -27,113 +28,78 @@ import math
 import numpy as np
 from mpmath import mp, mpf
 
-from cells import Cell
+from pullback.core.declare import Type
 from pullback.oracle import Reference, ulp_error
+from pullback.tools.case import Case
+from roundings import roundings
 
 PRECISION = {"f16": 11, "bf16": 8}
-WITH_EXP = {
-    "logcumsumexp", "logcumsumexp_backward", "logsumexp", "logsumexp_backward", "softmax",
-    "log_softmax", "log_softmax_backward",
-}  # fmt: skip
-WITH_LOG = {"logcumsumexp", "logsumexp", "log_softmax"}
+# A float64 sum may leave the range on the way where the sum of its magnitudes does.
+OVERFLOWS = mpf(2) ** 1023
 
 
-def tree_depth(extent: int) -> int:
-    """Additions on the longest path of a row's sum: lanes of 8 in blocks of 4096, then blocks."""
-    return min(-(-extent // 8), 512) + 3 + -(-extent // 4096)
-
-
-def scan_depth(extent: int) -> int:
-    """The same of a scan: a tree of 8 in a chunk, 64 chunks in a block of 512, then blocks."""
-    return 3 + min(-(-extent // 8), 64) + -(-extent // 512) + 2
-
-
-def roundings(cell: Cell, argument: float) -> float:
-    """Roundings on the longest path of a float64 result, in units of 2**-53 of its magnitude.
-
-    ``argument`` bounds |x - y| where exp(x - y) is taken: the difference is rounded, and an
-    absolute error of the argument is a relative one of the result. Products and recurrences
-    with factors other than 1 take one rounding (or three) per element whatever their order.
-    """
-    n = cell.extent
-    tree, scan = tree_depth(n), scan_depth(n)
-    table = {
-        "cumsum": scan,
-        "cumsum_backward": scan,
-        "cumprod": n + 2,
-        "cumprod_backward": 4 * n + 10,
-        "cummax": 0,
-        "cummin": 0,
-        "cummax_backward": scan + 2,
-        "cummin_backward": scan + 2,
-        # A rescaled term loses u·d·exp(-d) <= u/e for its argument d, whatever d is.
-        "logcumsumexp": 5 * scan,
-        "logcumsumexp_backward": 4 * n + 3 * scan + argument,
-        "sum": tree,
-        "sum_backward": 0,
-        "mean": tree + 1,
-        "mean_backward": 1,
-        "max": 0,
-        "min": 0,
-        "max_backward": 1,
-        "min_backward": 1,
-        "prod": n + 2,
-        "prod_backward": n + 5,
-        "norm2": tree + 4,
-        "norm2_backward": 4,
-        "logsumexp": tree + 6,
-        "logsumexp_backward": 4 + argument,
-        # The mean first, then squares about it; std is a norm of the deviations.
-        "var": 3 * tree + 8,
-        "var_backward": tree + 6,
-        "std": 3 * tree + 9,
-        "std_backward": tree + 8,
-        "softmax": tree + 6 + argument,
-        "softmax_backward": tree + 4,
-        "log_softmax": tree + 8,
-        "log_softmax_backward": tree + 6,
-        "lerp": 4,
-        "lerp_backward": 3,
-        "segment_sum": n + 1,
-        "segment_sum_backward": 0,
-    }
-    return table[cell.op.name]
-
-
-def bounds(cell: Cell, argument: float = 0.0) -> tuple[float, float]:
-    """``(ulps, relative)`` for a cell."""
-    if cell.element == "f64":
-        return 2.0, roundings(cell, argument) * 2.0**-53
+def bounds(case: Case, argument: float = 0.0, element: str = "") -> tuple[float, float]:
+    """``(ulps, relative)`` for results of a case; of the case's element type if none is said."""
+    element = element or case.element
+    relative = roundings(case, argument) * 2.0**-53
+    if case.element != "f64":
+        relative = max(relative, 2.0**-31 if case.calls("exp") else 2.0**-50)
     ulps = 2.0
-    if cell.element in PRECISION:
-        ulps = 0.5 + 2.0 * 2.0 ** -(24 - PRECISION[cell.element])
-    return ulps, 2.0**-31 if cell.op.name in WITH_EXP else 2.0**-50
+    if element in PRECISION:
+        ulps = 0.5 + 2.0 * 2.0 ** -(24 - PRECISION[element])
+    return ulps, relative
 
 
-def exp_argument(operands: dict[str, np.ndarray]) -> float:
+def exp_argument(case: Case, operands: dict[str, np.ndarray]) -> float:
     """A bound for |x - y|, y being given or a largest x; beyond 745 exp is 0."""
     largest = 0.0
-    for name in ("x", "y"):
-        values = np.abs(operands.get(name, np.zeros(1)).astype(np.float64))
-        largest = max(largest, float(values[np.isfinite(values)].max(initial=0.0)))
+    for name in case.floats:
+        if name not in case.cotangents:
+            values = np.abs(operands[name].astype(np.float64))
+            largest = max(largest, float(values[np.isfinite(values)].max(initial=0.0)))
     return min(2.0 * largest, 745.0)
 
 
-def failure(cell: Cell, actual: np.ndarray, ref: Reference, argument: float = 0.0) -> str | None:
+def element_of(case: Case, output: str) -> str:
+    """The element type of an output; a state is float64."""
+    return "f64" if case.op.operand(output).type is Type.STATE else case.element
+
+
+def failure(
+    case: Case, output: str, actual: np.ndarray, ref: Reference, argument: float = 0.0
+) -> str | None:
     """What is wrong with a result, or None."""
-    errors = ulp_error(actual, ref, cell.element)
-    ulps, relative = bounds(cell, argument)
-    extra = 1 if cell.op.name in WITH_LOG else 0
+    element = element_of(case, output)
+    errors = ulp_error(actual, ref, element)
+    ulps, relative = bounds(case, argument, element)
+    extra = 1 if case.calls("log") else 0
+    terms = 1 if case.is_pointwise else max(case.extent, 1)
     for place in zip(*np.nonzero(~(errors <= ulps)), strict=True) if errors.ndim else [()]:
         error = float(errors[place])
-        got, exact = float(actual[place]), ref.value[place]
-        if error <= ulps:
+        got, exact, size = float(actual[place]), ref.value[place], ref.magnitude[place]
+        if error <= ulps or is_open(exact, size):
             continue
         with mp.workprec(640):
+            if not case.keeps_range and size * terms > OVERFLOWS:
+                continue
             if math.isfinite(error):
                 distance = abs(mpf(got) - exact)
                 unit = distance / mpf(error)
-                if distance <= ulps * unit + relative * (ref.magnitude[place] + extra):
+                if distance <= ulps * unit + relative * (size + extra):
                     continue
-        return f"{cell}: at {place} {got!r} for {mp.nstr(exact, 20)}, {error:.4g} ulps"
+        return f"{output} of {case}: at {place} {got!r} for {mp.nstr(exact, 20)}, {error:.4g} ulps"
     return None
+
+
+def is_open(exact: mpf, magnitude: mpf) -> bool:
+    """Whether the definition leaves open what comes out."""
+    return bool(mp.isnan(exact) and mp.isinf(magnitude))
+
+
+def wrong_with(
+    case: Case, operands: dict[str, np.ndarray], results: dict[str, np.ndarray]
+) -> list[str]:
+    """What is wrong with results, by the oracle."""
+    exact, argument = case.exact(operands), exp_argument(case, operands)
+    found = (failure(case, n, r, exact[n], argument) for n, r in results.items())
+    return [w for w in found if w]

@@ -11,8 +11,11 @@ from torch import Tensor
 
 import pullback as pb
 import pullback.torch as pt
+from pullback.torch.counterparts import COUNTERPARTS
 
-KINDS = [op.kind for op in pb.catalog() if op.direction == "forward"]
+EVERY_KIND = [op.kind for op in pb.catalog() if op.direction == "forward"]
+# Those that torch has too.
+KINDS = [kind for kind in EVERY_KIND if kind in COUNTERPARTS]
 FAMILY = {op.kind: op.family for op in pb.catalog()}
 PUBLIC = {"max": "amax", "min": "amin"}
 DTYPES = {
@@ -23,6 +26,8 @@ DTYPES = {
 }
 WITH_INDICES = ("cummax", "cummin")
 CORRECTED = ("var", "std")
+# One kind of each family, and of each way to save.
+FAMILIES = ("logcumsumexp", "cummax", "mean", "max", "softmax", "lerp", "segment_sum")
 EXTREMES = ("cummax", "cummin", "max", "min")
 IDS = torch.tensor([2, 0, 3])
 SEGMENTS = 4

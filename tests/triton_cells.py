@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cells import DTYPES, OPS
+from cells import OPS
+from pullback.core.elements import ELEMENTS as TYPES
 from pullback.core.problem import Problem
+from pullback.tools.case import Case, cuts
 
 # (op, element, target) of everything that was compiled and passed; see conftest.
 COMPILED: set[tuple[str, str, str]] = set()
@@ -23,43 +25,57 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def launch_of(name: str, element: str, shape=ROWS, axis: int = 1, ties: str | None = None) -> Any:
-    """The launch of an op on contiguous operands, as a plan makes it."""
-    from pullback.gpu.launch import Launch
+def strides_of(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Strides of contiguous operands in bytes, or of a segment op in elements."""
+    from pullback.gpu.frame import default_dtype
 
-    op = OPS[name]
-    axes = tuple(range(len(shape))) if op.family == "lerp" else (axis,)
-    selection = (ties,) if ties else ()
-    problem = Problem(op, element, shape, axes, selection, data=(("weight", 0.3),))
-    item = DTYPES[element].itemsize
-    strides = {
-        n: tuple(s * item for s in _contiguous(problem.shape_of(n)))
-        for n in (*op.inputs, *op.outputs)
-    }
-    return Launch(problem, strides, in_place=False)
+    found = {}
+    for operand in (*problem.reads, *problem.writes):
+        item = TYPES[default_dtype(operand, problem.element)].itemsize
+        steps = _contiguous(problem.shape_of(operand.name))
+        found[operand.name] = steps if problem.is_segmented else tuple(item * s for s in steps)
+    return found
+
+
+def launch(problem: Problem, **how: Any) -> Any:
+    """The launch of a problem on contiguous operands, as a plan makes it."""
+    from pullback.gpu.launch import Launch
+    from pullback.gpu.segment import SegmentLaunch
+
+    if problem.is_segmented:
+        return SegmentLaunch(problem, strides_of(problem), **how)
+    return Launch(problem, strides_of(problem), in_place=False, **how)
+
+
+def launch_of(name: str, element: str, shape=ROWS, axis: int = 1, **parameters: Any) -> Any:
+    """The launch of an op on contiguous operands."""
+    return launch(Case.of(OPS[name], element, shape, axis=axis, **parameters).problem)
 
 
 def segment_steps(name: str, element: str, is_sorted: bool = False, segments: int = 1000) -> list:
     """The launches of a segment op on contiguous operands."""
-    from pullback.gpu.segment import check_step, gather_steps, sum_steps
+    from pullback.gpu.segment import check_step
 
-    op = OPS[name]
-    problem = Problem(op, element, (65536, 256), (0,), segments=segments, is_sorted=is_sorted)
-    strides = {n: _contiguous(problem.shape_of(n)) for n in (*op.inputs, *op.outputs)}
-    make = sum_steps if op.direction == "forward" else gather_steps
-    return [check_step(problem, 1, wants_order=is_sorted), *make(problem, strides)]
+    case = Case.of(OPS[name], element, (65536, 256), (), segments, is_sorted)
+    check = check_step(case.problem, 1, wants_order=is_sorted)
+    return [check, *launch(case.problem).steps]
+
+
+def declared_steps(op: Any, element: str, shape: tuple[int, ...]) -> list:
+    """The launches of any op along its last axis, or over a thousand segments."""
+    return launch(Case.of(op, element, shape, (), 1000).problem).steps
 
 
 def steps_of(name: str, element: str) -> list:
     """The launches of an op on the contiguous path."""
-    if OPS[name].family == "segment":
+    if cuts(OPS[name]):
         return segment_steps(name, element)
     return launch_of(name, element).steps
 
 
-def built(steps: list, element: str, target: str) -> Iterator[tuple[Any, Any]]:
+def built(steps: list, target: str) -> Iterator[tuple[Any, Any]]:
     """Every kernel of a launch, compiled."""
     from pullback.gpu.offline import TARGETS, compile_step
 
     for step in steps:
-        yield step, compile_step(step, element, TARGETS[target])
+        yield step, compile_step(step, TARGETS[target])

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pullback
-from pullback.core.catalog import catalog, find, kinds
+from pullback.core.catalog import catalog, kinds
 from pullback.core.declare import Op
+from pullback.core.pair import pair_of
 
 ROOT = Path(__file__).resolve().parents[1]
 FAMILIES = tuple(dict.fromkeys(op.family for op in catalog()))
@@ -30,22 +31,19 @@ def saves(op: Op) -> str:
     return ", ".join(f"`{n}`" for n in sorted(op.needs)) or "nothing"
 
 
-def edges(forward: Op, backward: Op) -> str:
-    return "; ".join(dict.fromkeys(e for e in (forward.edges, backward.edges) if e))
+def edges(forward: Op, backward: Op | None) -> str:
+    """The edge rules of both directions; those of the backward say so where they are others."""
+    there, back = ([e for e in op.edges.split("; ") if e] for op in (forward, backward or forward))
+    own = [e for e in back if e not in there]
+    return "; ".join([*there, *([f"backward: {'; '.join(own)}"] if own else [])])
 
 
 def ops(families: tuple[str, ...]) -> str:
     def rows() -> Iterator[tuple[str, ...]]:
-        for family in families:
-            for kind in kinds(family):
-                there, back = find(kind, "forward"), find(kind, "backward")
-                yield (
-                    f"`{kind}`",
-                    there.formula,
-                    back.formula,
-                    saves(back),
-                    edges(there, back),
-                )
+        for kind in (k for family in families for k in kinds(family)):
+            there, back = pair_of(kind).forward, pair_of(kind).backward
+            gradient = (back.formula, saves(back)) if back else ("none", "nothing")
+            yield (f"`{kind}`", there.formula, *gradient, edges(there, back))
 
     return table(("op", "forward", "backward", "saves", "edges"), rows())
 

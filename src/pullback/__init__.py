@@ -1,44 +1,20 @@
-"""Gradient kernels: backward and forward of scans, reductions, softmax, lerp and segment sums.
+"""Gradient kernels: scans, recurrences, reductions, softmax, lerp, segment ops, cross entropy.
 
 Numba, torch, JAX and Triton load when they are first needed, not here.
 """
 
 from __future__ import annotations
 
-from .api.descriptors import (
-    BinaryParamBackwardDescriptor,
-    BinaryParamDescriptor,
-    ReduceBackwardDescriptor,
-    ReduceDescriptor,
-    ScanBackwardDescriptor,
-    ScanDescriptor,
-    SegmentSumBackwardDescriptor,
-    SegmentSumDescriptor,
-    SoftmaxBackwardDescriptor,
-    SoftmaxDescriptor,
-    UnsortedSegmentSumBackwardDescriptor,
-    UnsortedSegmentSumDescriptor,
-)
+from .api.by_family import DESCRIPTORS, PLANS
+from .api.descriptors import Descriptor
 from .api.functions import FUNCTIONS
-from .api.plan import (
-    BinaryParamBackwardPlan,
-    BinaryParamPlan,
-    ReduceBackwardPlan,
-    ReducePlan,
-    ScanBackwardPlan,
-    ScanPlan,
-    SegmentSumBackwardPlan,
-    SegmentSumPlan,
-    SoftmaxBackwardPlan,
-    SoftmaxPlan,
-    UnsortedSegmentSumBackwardPlan,
-    UnsortedSegmentSumPlan,
-)
+from .api.plan import Plan
+from .api.vjp import vjp
 from .core.catalog import catalog
 from .core.declare import Op
+from .core.families import BinaryKind, ReduceKind, ScanKind, SegmentKind, SoftmaxKind
 from .core.vocabulary import (
     BackendKind,
-    BinaryKind,
     ElementKind,
     KernelSku,
     MathPrecision,
@@ -46,10 +22,6 @@ from .core.vocabulary import (
     OutOfRange,
     PlanPreference,
     PrecisionGuarantee,
-    ReduceKind,
-    ScanKind,
-    SegmentKind,
-    SoftmaxKind,
     Stream,
     Ties,
 )
@@ -62,20 +34,18 @@ from .errors import (
     WorkspaceTooSmallError,
 )
 from .memory.tensor_ref import TensorRef
+from .precision import get_precision, set_precision
 from .threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
 
-globals().update(FUNCTIONS)
+globals().update({**FUNCTIONS, **DESCRIPTORS, **PLANS})
 
 __all__ = [
     "BackendKind",
     "BinaryKind",
-    "BinaryParamBackwardDescriptor",
-    "BinaryParamBackwardPlan",
-    "BinaryParamDescriptor",
-    "BinaryParamPlan",
     "BufferTooSmallError",
+    "Descriptor",
     "ElementKind",
     "InvalidProblemError",
     "KernelSku",
@@ -84,40 +54,26 @@ __all__ = [
     "Op",
     "OpCategory",
     "OutOfRange",
+    "Plan",
     "PlanPreference",
     "PrecisionGuarantee",
     "PullbackError",
-    "ReduceBackwardDescriptor",
-    "ReduceBackwardPlan",
-    "ReduceDescriptor",
     "ReduceKind",
-    "ReducePlan",
-    "ScanBackwardDescriptor",
-    "ScanBackwardPlan",
-    "ScanDescriptor",
     "ScanKind",
-    "ScanPlan",
     "SegmentKind",
-    "SegmentSumBackwardDescriptor",
-    "SegmentSumBackwardPlan",
-    "SegmentSumDescriptor",
-    "SegmentSumPlan",
-    "SoftmaxBackwardDescriptor",
-    "SoftmaxBackwardPlan",
-    "SoftmaxDescriptor",
     "SoftmaxKind",
-    "SoftmaxPlan",
     "Stream",
     "TensorRef",
     "Ties",
-    "UnsortedSegmentSumBackwardDescriptor",
-    "UnsortedSegmentSumBackwardPlan",
-    "UnsortedSegmentSumDescriptor",
-    "UnsortedSegmentSumPlan",
     "UnsupportedError",
     "WorkspaceTooSmallError",
     "catalog",
     "get_num_threads",
+    "get_precision",
     "set_num_threads",
+    "set_precision",
+    "vjp",
+    *DESCRIPTORS,
+    *PLANS,
     *FUNCTIONS,
 ]

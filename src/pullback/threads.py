@@ -14,9 +14,9 @@ def _default() -> int:
     text = os.environ.get("PULLBACK_NUM_THREADS", "").strip()
     if text:
         return _checked(int(text) if text.isdecimal() else text, "PULLBACK_NUM_THREADS")
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return max(1, os.cpu_count() or 1)
+    from .cpu.machine import allowed_cores
+
+    return allowed_cores()
 
 
 def _checked(value: object, what: str) -> int:
@@ -32,7 +32,7 @@ def _checked(value: object, what: str) -> int:
 def get_num_threads() -> int:
     """Threads used by a call that does not say otherwise.
 
-    ``PULLBACK_NUM_THREADS`` sets it at start; without it, every CPU this process may run on counts.
+    ``PULLBACK_NUM_THREADS`` sets it at start; without it, every CPU this process may use counts.
 
     Examples
     --------

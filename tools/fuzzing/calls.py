@@ -36,12 +36,14 @@ class Memory:
             writable = inputs[name].array
             writable[...] = values
         outputs = {}
-        for k, name in enumerate(cell.op.outputs):
+        for k, name in enumerate(cell.outputs):
             if case.in_place and not k:
                 outputs[name] = inputs[case.in_place]
             else:
                 layout = case.layouts[name]
-                outputs[name] = self.arena(name).place(cell.shape_of(name), cell.dtype, layout)
+                outputs[name] = self.arena(name).place(
+                    cell.shape_of(name), cell.dtype_of(name), layout
+                )
         for placed in (*inputs.values(), *outputs.values()):
             placed.remember()
         return inputs, outputs
@@ -68,7 +70,7 @@ def from_torch(tensor: Any, dtype: Any) -> Any:
 
 def call_function(case: Case, arrays: dict[str, Any], outs: list[Any] | None) -> tuple[Any, ...]:
     out = None if outs is None else outs[0] if len(outs) == 1 else outs
-    result: tuple[Any, ...] = as_tuple(case.cell.run_function(arrays, out=out))
+    result: tuple[Any, ...] = as_tuple(case.cell.call(arrays, out, getattr(pb, case.cell.op.name)))
     if outs is not None and any(a is not b for a, b in zip(result, outs, strict=True)):
         raise Wrong("out= was not returned")
     return result
@@ -77,7 +79,7 @@ def call_function(case: Case, arrays: dict[str, Any], outs: list[Any] | None) ->
 def call(case: Case, memory: Memory, arrays: dict[str, Any], outs: list[Any]) -> tuple[Any, ...]:
     """The results of the call that the case describes."""
     cell = case.cell
-    names = cell.op.outputs
+    names = cell.outputs
     if case.form == "plan":
         plan = cell.plan(case.threads)
         workspace = memory.arena("workspace").flat(plan.workspace_size) if case.workspace else None
@@ -112,7 +114,7 @@ def run(case: Case, memory: Memory) -> None:
     """Raise :class:`Wrong` for whatever is not as promised."""
     inputs, outputs = memory.place(case)
     arrays = {n: p.array for n, p in inputs.items()}
-    names = case.cell.op.outputs
+    names = case.cell.outputs
     outs = [outputs[n].array for n in names]
     if case.in_place:
         outs[0] = arrays[case.in_place]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from cell_data import EXPONENTIAL, LARGEST, SMALLEST
-from cells import OPS, Cell
-from fuzzing.definitions import expected
+from cell_data import LARGEST, SMALLEST
+from cells import OPS
+from fuzzing.definitions import UNKNOWN, expected, is_known
 from fuzzing.memory import Layout, packed
+from grid import is_defined
+from pullback.core import parse
+from pullback.tools.case import Case as Cell
+from pullback.tools.case import cuts
+from pullback.tools.choices import chosen, selectors
+from pullback.tools.operands import make_operands
 
 Rng = np.random.Generator
 
@@ -27,6 +33,13 @@ SQUARED_EXPONENT = 500
 # dy of any class: only where no factor that underflows meets it.
 WITH_ANY_DY = ("cumsum", "cummax", "cummin", "sum", "mean", "max", "min", "lerp", "segment_sum")
 
+# Values of parameters that are data.
+VALUES = {
+    parse.correction: (0, 1, 1, 2, 2.5, 40),
+    parse.real: (0.3, 0.0, -0.0, 1.0, -2.5, 1e3, np.nan, np.inf),
+    parse.out_of_range: ("raise", "drop"),
+}
+
 KINDS = (
     "normal", "normal", "normal", "wide", "offset", "ties", "some zeros", "all zero", "equal",
     "tiny", "huge", "infinite", "nan", "minus inf", "anything",
@@ -41,7 +54,7 @@ FORM_WEIGHTS = (0.48, 0.37, 0.07, 0.06, 0.02)
 class Settings:
     """What cases are drawn from."""
 
-    ops: tuple[str, ...] = tuple(OPS)
+    ops: tuple[str, ...] = tuple(n for n in OPS if is_known(n))
     elements: tuple[str, ...] = ("f32", "f64", "f16", "bf16")
     largest: int = 1 << 21
     front_ends: bool = True
@@ -105,40 +118,52 @@ def _cell(rng: Rng, settings: Settings) -> Any:
     op = OPS[str(rng.choice(list(settings.ops)))]
     element = str(rng.choice(list(settings.elements)))
     shape = _shape(rng, op.name, element, settings)
-    ties = str(rng.choice(op.ties)) if op.ties else None
-    if op.family == "segment":
+    fields: dict[str, Any] = {}
+    if cuts(op):
         shape = (*shape, 3, 2)[:2] if len(shape) < 2 else shape
-        segments = int(rng.choice([1, 2, 5, max(1, shape[0] // 3), shape[0] + 3]))
-        return Cell(
-            op, element, shape, num_segments=segments, is_sorted=bool(rng.random() < 0.5),
-            out_of_range=str(rng.choice(["raise", "drop"])),
-        )  # fmt: skip
+        fields["segments"] = int(rng.choice([1, 2, 5, max(1, shape[0] // 3), shape[0] + 3]))
+        fields["is_sorted"] = bool(rng.random() < 0.5)
+    known = {n: v for n, v in selectors(op).items() if n not in UNKNOWN}
+    if not shape:  # an array without axes is a number
+        known = {
+            n: v for n, v in known.items() if op.parameter(n.lstrip("+")) is None or n[0] != "+"
+        }
+    choice = {n: v[int(rng.integers(len(v)))] for n, v in known.items()}
+    for p in op.parameters:
+        if p.parse in VALUES:
+            fields[p.name] = VALUES[p.parse][int(rng.integers(len(VALUES[p.parse])))]
+        elif p.parse is parse.flag and p.name not in ("keepdims", "sorted") and not p.choices:
+            fields[p.name] = bool(rng.random() < 0.5)
+    axis = op.parameter("axis")
+    if axis is not None:
+        fields["axis"] = _axis(rng, op, shape, axis.parse is parse.axes)
+    made = chosen(Cell.of(op, element, shape), choice).but(**fields)
+    if op.refuses_empty and not is_defined(made, kind="normal"):  # of nothing there is no extreme
+        return made.but(shape=tuple(max(n, 1) for n in shape))
+    return made
+
+
+def _axis(rng: Rng, op: Any, shape: tuple[int, ...], several: bool) -> Any:
     rank = max(len(shape), 1)
     axis: Any = int(rng.integers(-rank, rank))
-    if op.family == "reduce" and rng.random() < 0.5:
+    if several and rng.random() < 0.5:
         some = [int(a) for a in rng.permutation(rank)[: rng.integers(0, rank + 1)]]
         axis = None if rng.random() < 0.3 else tuple(some) if shape else ()
     if op.name in SLOW and shape and shape[axis] > LONGEST_SLOW:
         axis = int(np.argmin(shape))
-    cell = Cell(
-        op, element, shape, axis, reverse=bool(op.family == "scan" and rng.random() < 0.5),
-        ties=ties, correction=float(rng.choice([0, 1, 1, 2, 2.5, 40])),
-        weight=float(rng.choice([0.3, 0.0, -0.0, 1.0, -2.5, 1e3, np.nan, np.inf])),
-    )  # fmt: skip
-    if op.kind in ("max", "min") and cell.extent == 0 and 0 not in cell.kept:
-        return replace(cell, shape=tuple(max(n, 1) for n in shape))
-    return cell
+    return axis
 
 
-def _values(rng: Rng, cell: Any, kind: str, shape: tuple[int, ...]) -> Any:
+def _values(rng: Rng, cell: Any, kind: str, name: str) -> Any:
     """Numbers of a kind, in the element type."""
+    shape = cell.shape_of(name)
     x = rng.standard_normal(shape)
     low, high = np.log2(SMALLEST[cell.element]), np.log2(LARGEST[cell.element])
     if cell.op.kind in SQUARED and cell.element == "f64":
         low, high = -SQUARED_EXPONENT, SQUARED_EXPONENT
     sign = np.where(x < 0, -1.0, 1.0)
     if kind == "wide":
-        high = min(high, 9.0) if cell.op.kind in EXPONENTIAL else high / 4
+        high = min(high, 9.0) if cell.has_exponentials else high / 4
         x = sign * 2.0 ** rng.uniform(max(low, -200.0), high, shape)
     elif kind == "offset":
         x = x + float(rng.choice([10.0, -300.0, 1e4]))
@@ -176,39 +201,28 @@ def _repeat(rng: Rng, x: Any) -> Any:
     return x
 
 
-def _ids(rng: Rng, cell: Any) -> Any:
-    low, high = (
-        (-2, cell.num_segments + 2) if cell.out_of_range == "drop" else (0, cell.num_segments)
-    )
-    ids = rng.integers(low, high, cell.shape[0])
-    return (np.sort(ids) if cell.is_sorted else ids).astype(str(rng.choice(["i4", "i8"])))
-
-
 def round_to(value: Any, dtype: Any) -> Any:
     with np.errstate(all="ignore"):
         return np.asarray(value.astype(np.float64)).astype(dtype)
 
 
 def _operands(rng: Rng, cell: Any, kind: str) -> dict[str, Any]:
-    op = cell.op
-    if op.family == "segment":
-        name = "input" if op.direction == "forward" else "d_output"
-        x = _values(rng, cell, kind, cell.shape_of(name))
-        return {name: _repeat(rng, x), "segment_ids": _ids(rng, cell)}
-    if op.direction == "forward":
-        return {n: _repeat(rng, _values(rng, cell, kind, cell.shape)) for n in op.inputs}
-    dy_kind = kind if op.kind in WITH_ANY_DY and rng.random() < 0.5 else "normal"
-    made = {"dy": _repeat(rng, _values(rng, cell, dy_kind, cell.shape_of("dy")))}
-    if rng.random() < 0.1:
-        made["dy"] = np.zeros_like(made["dy"])
-    x = _repeat(rng, _values(rng, cell, kind, cell.shape))
-    if "x" in op.needs:
-        made["x"] = x
-    if "y" in op.needs and cell.extent:
-        made["y"] = round_to(expected(cell.forward(), {"x": x})["y"].value, cell.dtype)
-    elif "y" in op.needs:
-        made["y"] = np.zeros(cell.shape_of("y"), cell.dtype)
-    return {n: made[n] for n in op.inputs}
+    moved = cell.op.kind in WITH_ANY_DY and rng.random() < 0.5
+    zero = rng.random() < 0.1
+
+    def draw(one: Any, name: str, drawn: Rng) -> Any:
+        gradient = name in one.cotangents
+        x = _repeat(drawn, _values(drawn, one, "normal" if gradient and not moved else kind, name))
+        return np.zeros_like(x) if gradient and zero else x
+
+    made = make_operands(cell, int(rng.integers(1 << 31)), draw, _saved)
+    narrow = str(rng.choice(["i4", "i8"]))
+    return {n: a.astype(narrow) if a.dtype == np.int64 else a for n, a in made.items()}
+
+
+def _saved(forward: Any, operands: Any) -> dict[str, Any]:
+    found = expected(forward, operands)
+    return {n: round_to(v.value, forward.dtype_of(n)) for n, v in found.items()}
 
 
 def _layout(rng: Rng, shape: tuple[int, ...], values: Any = None) -> Layout:
@@ -235,7 +249,7 @@ def _layout(rng: Rng, shape: tuple[int, ...], values: Any = None) -> Layout:
 
 def _layouts(rng: Rng, cell: Any, operands: dict[str, Any]) -> dict[str, Layout]:
     shapes = {n: a.shape for n, a in operands.items()}
-    shapes |= {n: cell.shape_of(n) for n in cell.op.outputs}
+    shapes |= {n: cell.shape_of(n) for n in cell.outputs}
     how = rng.random()
     if how < 0.4:
         edge = str(rng.choice(["end", "start"]))
@@ -250,7 +264,7 @@ def _form(rng: Rng, cell: Any, settings: Settings) -> str:
     form = str(rng.choice(FORMS, p=FORM_WEIGHTS))
     if form.startswith("pullback.") and not (settings.front_ends and suits_front_ends(cell)):
         form = "function"
-    if form == "plan" and cell.op.family == "segment" and len(cell.shape) != 2:
+    if form == "plan" and cell.is_segmented and len(cell.shape) != 2:
         return "function"
     return form
 
@@ -258,12 +272,13 @@ def _form(rng: Rng, cell: Any, settings: Settings) -> str:
 def suits_front_ends(cell: Any) -> bool:
     """Whether torch and JAX mean by this call what the library means, and it is small."""
     op = cell.op
-    if op.direction != "forward" or not cell.shape or 0 in cell.shape or cell.axis == ():
+    if op.direction != "forward" or not cell.shape or 0 in cell.shape or cell.get("axis") == ():
         return False
-    if op.kind in ("var", "std") and cell.extent - cell.correction < 1:
+    if op.parameter("correction") and cell.extent - cell.get("correction") < 1:
         return False  # torch and JAX divide by what is left, however little it is
+    finite = np.isfinite(cell.get("weight") if op.parameter("weight") else 0.0)
     small = int(np.prod(cell.shape)) <= 5000
-    return small and bool(np.isfinite(cell.weight)) and cell.out_of_range == "raise"
+    return small and bool(finite) and cell.get("out_of_range") in (None, "raise")
 
 
 def make(seed: int, number: int, settings: Settings) -> Case:
@@ -275,10 +290,12 @@ def make(seed: int, number: int, settings: Settings) -> Case:
     operands = _operands(rng, cell, kind)
     layouts = _layouts(rng, cell, operands)
     out = form == "plan" or bool(rng.random() < 0.6)
-    full = [n for n in operands if cell.shape_of(n) == cell.shape and n != "segment_ids"]
+    full = [
+        n for n in operands if cell.shape_of(n) == cell.shape and cell.dtype_of(n) == cell.dtype
+    ]
     in_place = None
-    if out and full and cell.op.family != "segment" and rng.random() < 0.15:
-        target = cell.op.outputs[0]
+    target = cell.outputs[0]
+    if out and full and not cell.is_segmented and rng.random() < 0.15:
         in_place = str(rng.choice(full))
         if cell.shape_of(target) != cell.shape or 0 in layouts[in_place].steps:
             in_place = None

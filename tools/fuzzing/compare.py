@@ -14,14 +14,9 @@ from typing import Any
 import numpy as np
 
 from fuzzing.definitions import LONG, Expected, widen
-from tolerance import (
-    WITH_EXP,
-    WITH_LOG,
-    bounds,
-    exp_argument,
-    roundings,
-    scan_depth,
-)
+from pullback.formulas.record import ScanFormula
+from roundings import roundings, scan_depth
+from tolerance import bounds, exp_argument
 
 # Bits of precision, least exponent of a normal number, largest exponent.
 FORMATS = {"f64": (53, -1022, 1023), "f32": (24, -126, 127), "f16": (11, -14, 15)}
@@ -51,11 +46,11 @@ def relative_bound(cell: Any, argument: float) -> float:
     """How much of the magnitude a result may be off by."""
     n = cell.extent
     relative = max(bounds(cell, argument)[1], roundings(cell, argument) * 2.0**-53)
-    if cell.element != "f64" and cell.op.name in WITH_EXP:
+    if cell.element != "f64" and cell.calls("exp"):
         # An exp is good to 2^-32 there. The weight of one element in another is a product of as
         # many as lie between them, or is scaled down once at every level of a scan.
-        depth = {"logcumsumexp": scan_depth(n), "logcumsumexp_backward": n}.get(cell.op.name, 1)
-        relative += depth * 2.0**-32
+        chained = isinstance(cell.formula, ScanFormula)
+        relative += (max(n, scan_depth(n)) if chained else 1) * 2.0**-32
     return float(relative + max(n, 1) * np.finfo(LONG).eps)
 
 
@@ -70,17 +65,17 @@ def find_wrong(cell: Any, actual: Any, exact: Expected, operands: dict[str, Any]
     if not actual.size:
         return None
     got, value = widen(actual), exact.value
-    argument = exp_argument({n: operands[n] for n in ("x", "y") if n in operands})
+    argument = exp_argument(cell, operands)
     precision, _, most = FORMATS[cell.element]
     with np.errstate(all="ignore"):
-        magnitude = exact.magnitude + (1 if cell.op.name in WITH_LOG else 0)
+        magnitude = exact.magnitude + (1 if cell.calls("log") else 0)
         unit = last_place(np.where(np.isfinite(value), value, LONG(1)), cell.element)
         allowed = bounds(cell, argument)[0] * unit + relative_bound(cell, argument) * magnitude
         known = exact.known
         if cell.element == "f64":
             allowed = allowed + SMALLEST * (1 + largest_factor(operands)) * max(cell.extent, 1)
             # A mean is divided when the sum is there.
-            summed = magnitude * (cell.extent if cell.op.name == "mean" else 1)
+            summed = magnitude * (1 if cell.keeps_range else max(cell.extent, 1))
             known = known & ~(np.isfinite(summed) & (summed > OVERFLOWS))
         near = np.abs(got - value) <= allowed
         top = (2 - LONG(2) ** -precision) * LONG(2) ** most

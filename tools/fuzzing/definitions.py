@@ -340,14 +340,19 @@ BY_ROWS: dict[str, Callable[..., Rows]] = {
 # Element by element, and by the first axis
 
 
-def lerp(a: Array, b: Array, weight: float) -> list[Rows]:
-    w = LONG(weight)
+def lerp(a: Array, b: Array, weight: Any) -> list[Rows]:
+    w = np.asarray(weight, LONG)
     return [(a + w * (b - a), np.abs(a) + np.abs(w) * (np.abs(a) + np.abs(b)))]
 
 
-def lerp_backward(dy: Array, weight: float) -> list[Rows]:
-    w = LONG(weight)
-    return [((1 - w) * dy, (1 + np.abs(w)) * np.abs(dy)), exactly(w * dy)]
+def lerp_backward(
+    dy: Array, weight: Any, a: Array | None = None, b: Array | None = None
+) -> list[Rows]:
+    w = np.asarray(weight, LONG)
+    parts = [((1 - w) * dy, (1 + np.abs(w)) * np.abs(dy)), exactly(w * dy)]
+    if w.ndim and a is not None and b is not None:
+        parts.append((dy * (b - a), np.abs(dy) * (np.abs(a) + np.abs(b))))
+    return parts
 
 
 def segment_sum(x: Array, ids: Array, segments: int) -> Rows:
@@ -389,7 +394,7 @@ def widen(array: Array) -> Array:
 def _define_rows(cell: Any, wide: dict[str, Array]) -> Rows:
     """The definition of an op of rows on operands of any rank."""
     op, axes = cell.op, cell.axes
-    step = -1 if cell.reverse else 1
+    step = -1 if cell.get("reverse") else 1
     rows = {n: _to_rows(a, axes)[:, ::step] for n, a in wide.items()}
     if op.name in ("cumprod_backward", "prod_backward"):
         del rows["y"]
@@ -397,31 +402,48 @@ def _define_rows(cell: Any, wide: dict[str, Array]) -> Rows:
     if op.name in ("sum_backward", "mean_backward"):
         keys["n"] = cell.extent
     if op.ties:
-        keys["ties"] = cell.ties
-    if op.kind in ("var", "std"):
-        keys["correction"] = cell.correction
+        keys["ties"] = cell.get("ties")
+    if op.parameter("correction"):
+        keys["correction"] = cell.get("correction")
     shape = cell.shape_of(op.outputs[0])
     return tuple(
         _from_rows(part[:, ::step], shape, axes) for part in BY_ROWS[op.name](**rows, **keys)
     )
 
 
+def is_known(name: str) -> bool:
+    """Whether an op is defined here."""
+    others = ("lerp", "lerp_backward", "segment_sum", "segment_sum_backward")
+    return name in BY_ROWS or name in others
+
+
+# What may be chosen of an op and is not defined here: masks, resets and exclusive scans.
+UNKNOWN = ("+where", "+resets", "exclusive")
+
+
+def _ids(operands: dict[str, Array]) -> Array:
+    """The segment of every row."""
+    if "offsets" not in operands:
+        return operands["segment_ids"]
+    return np.repeat(np.arange(len(operands["offsets"]) - 1), np.diff(operands["offsets"]))
+
+
 def expected(cell: Any, operands: dict[str, Array]) -> dict[str, Expected]:
     """What the outputs of a cell should be."""
     op = cell.op
-    wide = {n: widen(a) for n, a in operands.items() if n != "segment_ids"}
+    wide = {n: widen(a) for n, a in operands.items() if n not in ("segment_ids", "offsets")}
     with np.errstate(all="ignore"):
         if op.name == "lerp":
-            parts = lerp(wide["a"], wide["b"], cell.weight)
+            parts = lerp(**{"weight": cell.get("weight"), **wide})
         elif op.name == "lerp_backward":
-            parts = lerp_backward(wide["dy"], cell.weight)
+            parts = lerp_backward(**{"weight": cell.get("weight"), **wide})
         elif op.name == "segment_sum":
-            parts = [segment_sum(wide["input"], operands["segment_ids"], cell.num_segments)]
+            parts = [segment_sum(wide["input"], _ids(operands), cell.segments)]
         elif op.name == "segment_sum_backward":
-            parts = [segment_sum_backward(wide["d_output"], operands["segment_ids"])]
+            parts = [segment_sum_backward(wide["d_output"], _ids(operands))]
         else:
             parts = [_define_rows(cell, wide)]
     return {
         name: Expected(part[0], part[1], part[2] if len(part) > 2 else np.ones(part[0].shape, bool))
-        for name, part in zip(op.outputs, parts, strict=True)
+        for name, part in zip(cell.outputs, parts, strict=True)
     }

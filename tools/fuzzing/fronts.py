@@ -15,32 +15,30 @@ from fuzzing.compare import same_results
 
 
 def _parameters(cell: Any, axis: str, keepdims: str) -> dict[str, Any]:
-    family = cell.op.family
-    if family in ("lerp", "segment"):
-        return {}
-    keys: dict[str, Any] = {axis: cell.axis}
-    if family == "scan":
-        keys["reverse"] = cell.reverse
-    if family == "reduce":
+    op, keys = cell.op, {}
+    if op.parameter("axis"):
+        keys[axis] = cell.get("axis")
+    if op.parameter("keepdims"):
         keys[keepdims] = True
-    if cell.op.kind in ("var", "std"):
-        keys["correction"] = cell.correction
+    for name in ("reverse", "correction"):
+        if op.parameter(name):
+            keys[name] = cell.get(name)
     return keys
 
 
 def _gradient(cell: Any, x: dict[str, Any], y: Any, dy: Any, ties: str | None) -> tuple[Any, ...]:
     """What the library's own functions give."""
     op = OPS[f"{cell.op.kind}_backward"]
-    backward = replace(cell, op=op, ties=ties)
+    backward = cell.but(op=op, **({"ties": ties} if ties else {}))
     made = {"dy": dy, "d_output": dy, "y": y, **x}
-    result: tuple[Any, ...] = as_tuple(backward.run_function({n: made[n] for n in op.inputs}))
+    result: tuple[Any, ...] = as_tuple(backward.call({n: made[n] for n in op.inputs}))
     return result
 
 
 def _arguments(cell: Any) -> list[Any]:
-    if cell.op.family == "lerp":
-        return [cell.weight]
-    return [cell.num_segments] if cell.op.family == "segment" else []
+    if cell.op.parameter("weight"):
+        return [cell.get("weight")]
+    return [cell.segments] if cell.is_segmented else []
 
 
 def _torch(case: Case, arrays: dict[str, Any], dy: Any, ties: str | None) -> Any:
@@ -56,7 +54,7 @@ def _torch(case: Case, arrays: dict[str, Any], dy: Any, ties: str | None) -> Any
     keys = _parameters(cell, "dim", "keepdim")
     if ties:
         keys["ties"] = ties
-    if cell.op.family == "segment":
+    if cell.is_segmented:
         keys["sorted"] = cell.is_sorted
     function = getattr(pt, {"max": "amax", "min": "amin"}.get(cell.op.kind, cell.op.kind))
     y = function(*tensors, *_arguments(cell), **keys)
@@ -74,7 +72,7 @@ def _jax(case: Case, arrays: dict[str, Any], dy: Any, ties: str | None) -> Any:
     keys = _parameters(cell, "axis", "keepdims")
     if ties:
         keys["ties"] = ties
-    if cell.op.family == "segment":
+    if cell.is_segmented:
         keys |= {"indices_are_sorted": cell.is_sorted, "out_of_range": "drop"}
     floats = [np.array(a) for n, a in arrays.items() if n != "segment_ids"]
     others = [np.array(a) for n, a in arrays.items() if n == "segment_ids"]
@@ -96,7 +94,7 @@ def run(case: Case, memory: Memory) -> None:
     inputs, _ = memory.place(replace(case, in_place=None))
     arrays = {n: p.array for n, p in inputs.items()}
     pb.set_num_threads(case.threads)
-    y = np.asarray(cell.run_function(arrays))
+    y = np.asarray(cell.call(arrays))
     dy = np.asarray(rng.standard_normal(y.shape)).astype(cell.dtype)
     own = [y, *_gradient(cell, arrays, y, dy, ties)]
     front = _torch if case.form == "pullback.torch" else _jax

@@ -12,6 +12,8 @@ import pullback as pb
 from fuzzing.calls import Memory, Wrong
 from fuzzing.cases import Case
 from fuzzing.memory import packed
+from pullback.api.descriptors import parameters_of
+from pullback.core import parse
 
 Rng = np.random.Generator
 ALLOWED = (pb.PullbackError, TypeError)
@@ -33,13 +35,16 @@ class Call:
             self.cell.plan().run(**self.operands, **self.outputs, **self.more)
             return
         outs = list(self.outputs.values())
-        self.cell.run_function(self.operands, out=outs[0] if len(outs) == 1 else outs)
+        function = getattr(pb, self.cell.op.name)
+        self.cell.call(self.operands, outs[0] if len(outs) == 1 else outs, function)
 
     def output(self) -> str:
         return str(self.rng.choice(list(self.outputs)))
 
-    def operand(self) -> str:
-        return str(self.rng.choice([n for n in self.operands if n != "segment_ids"]))
+    def operand(self, also_optional: bool = True) -> str:
+        cutting = ("segment_ids", "offsets")
+        left_out = cutting if also_optional else (*cutting, *self.cell.op.optional)
+        return str(self.rng.choice([n for n in self.operands if n not in left_out]))
 
 
 # Each spoils a call and says how, or says nothing where it does not apply.
@@ -134,20 +139,21 @@ def operand_of_another_shape(call: Call, memory: Memory) -> str:
 
 
 def operand_no_array(call: Call, memory: Memory) -> str:
-    name = call.operand()
+    # Nothing, or a number, may stand for an optional one.
+    name = call.operand(also_optional=False)
     call.operands[name] = [None, [1.0], "text", 2.0, object()][int(call.rng.integers(5))]
     return f"{name} of type {type(call.operands[name]).__name__}"
 
 
 def bad_axis(call: Call, memory: Memory) -> str | None:
-    if call.cell.op.family in ("lerp", "segment"):
+    if call.cell.op.parameter("axis") is None:
         return None
     rank = max(len(call.cell.shape), 1)
     bad = [rank, -rank - 1, 1 << 70, "x", 0.5, [0.5], (0, rank), object()]
-    if call.cell.op.family == "reduce" and call.cell.shape:
+    if call.cell.op.parameter("axis").parse is parse.axes and call.cell.shape:
         bad.append((0, 0))
     axis = bad[int(call.rng.integers(len(bad)))]
-    call.cell = replace(call.cell, axis=axis)
+    call.cell = call.cell.but(axis=axis)
     return f"axis={axis!r}"
 
 
@@ -155,29 +161,28 @@ def bad_ties(call: Call, memory: Memory) -> str | None:
     if not call.cell.op.ties:
         return None
     ties = ["frist", 3, 1.5, b"first"][int(call.rng.integers(4))]
-    call.cell = replace(call.cell, ties=ties)
+    call.cell = call.cell.but(ties=ties)
     return f"ties={ties!r}"
 
 
 def bad_parameter(call: Call, memory: Memory) -> str | None:
-    family, kind = call.cell.op.family, call.cell.op.kind
-    if family == "lerp":
-        call.cell = replace(call.cell, weight=[1.0, 2.0])
-        return "weight=[1.0, 2.0]"
-    if kind in ("var", "std"):
-        call.cell = replace(call.cell, correction="many")
-        return "correction='many'"
-    if family == "segment":
-        policy = ["clip", 2, 1.5][int(call.rng.integers(3))]
-        call.cell = replace(call.cell, out_of_range=policy)
-        return f"out_of_range={policy!r}"
-    return None
+    bad: dict[Any, object] = {parse.real: [1.0, 2.0], parse.correction: "many", parse.flag: 2}
+    bad[parse.out_of_range] = ["clip", 2, 1.5][int(call.rng.integers(3))]
+    op = call.cell.op
+    taken = parameters_of(op) if call.by_plan else [p.name for p in op.parameters]
+    names = {*taken} - {"sorted", *call.cell.given}
+    found = [p for p in op.parameters if p.parse in bad and p.name in names]
+    if not found:
+        return None
+    p = found[int(call.rng.integers(len(found)))]
+    call.cell = call.cell.but(**{p.name: bad[p.parse]})
+    return f"{p.name}={bad[p.parse]!r}"
 
 
 def bad_ids(call: Call, memory: Memory) -> str | None:
-    if call.cell.op.family != "segment" or not call.cell.shape[0]:
+    if "segment_ids" not in call.operands or not call.cell.shape[0]:
         return None
-    ids, segments = call.operands["segment_ids"], call.cell.num_segments
+    ids, segments = call.operands["segment_ids"], call.cell.segments
     last = len(ids) - 1
     how = int(call.rng.integers(5))
     if how == 0:
@@ -187,7 +192,7 @@ def bad_ids(call: Call, memory: Memory) -> str | None:
     elif how == 2:
         call.operands["segment_ids"] = np.append(ids, ids[-1:])
     else:
-        call.cell = replace(call.cell, out_of_range="raise")
+        call.cell = call.cell.but(out_of_range="raise")
         at = int(call.rng.integers(last + 1))
         inside = np.clip(ids, 0, segments - 1)
         inside[at] = [-1, segments, np.iinfo(ids.dtype).max][int(call.rng.integers(3))]
@@ -196,10 +201,29 @@ def bad_ids(call: Call, memory: Memory) -> str | None:
     return f"ids of shape {call.operands['segment_ids'].shape}, {ids.dtype}, way {how}"
 
 
-def short_workspace(call: Call, memory: Memory) -> str | None:
-    if call.cell.op.family == "segment" and len(call.cell.shape) != 2:
+def bad_offsets(call: Call, memory: Memory) -> str | None:
+    if "offsets" not in call.operands:
         return None
-    needed = call.cell.plan().workspace_size
+    offsets = call.operands["offsets"].copy()
+    how = int(call.rng.integers(5))
+    if how == 0:
+        offsets = offsets.astype(np.float32)
+    elif how == 1:
+        offsets = offsets[:, None]
+    elif how == 2:
+        offsets[0] = -1
+    elif how == 3:
+        offsets[-1] += 1
+    else:
+        offsets[-2:] = offsets[-1] + 1, offsets[-1]
+    call.operands["offsets"] = offsets
+    return f"offsets of shape {offsets.shape}, {offsets.dtype}, way {how}"
+
+
+def short_workspace(call: Call, memory: Memory) -> str | None:
+    if call.cell.is_segmented and len(call.cell.shape) != 2:
+        return None
+    needed = call.cell.plan().runnable(call.cell.given).workspace_size
     if not needed:
         return None
     call.by_plan = True
@@ -222,6 +246,7 @@ SPOILS: tuple[Spoil, ...] = (
     bad_ties,
     bad_parameter,
     bad_ids,
+    bad_offsets,
     short_workspace,
 )
 
@@ -229,7 +254,7 @@ SPOILS: tuple[Spoil, ...] = (
 def suits(case: Case) -> bool:
     """Small cases with something to write; of no elements most is allowed."""
     cell = case.cell
-    sizes = [int(np.prod(cell.shape_of(n))) for n in (*cell.op.inputs, *cell.op.outputs)]
+    sizes = [int(np.prod(cell.shape_of(n))) for n in (*cell.reads, *cell.outputs)]
     return min(sizes) > 0 and max(sizes) <= 5000 and case.form in ("function", "plan")
 
 

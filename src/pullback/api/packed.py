@@ -37,21 +37,21 @@ class PackedCall:
         self.run: Callable[[dict[str, Any]], bool] = _never
         if on_gpu or problem.is_segmented or 0 in problem.shape:
             return
-        op, item = problem.op, DTYPES[problem.element].itemsize
-        if any(o.type is not Type.ELEMENT for o in (*problem.reads, *op.writes)):
+        item = DTYPES[problem.element].itemsize
+        if any(o.type is not Type.ELEMENT for o in (*problem.reads, *problem.writes)):
             return
         shapes = {n: problem.shape_of(n) for n in _names(problem)}
         strides = {n: _c_strides(shape, item) for n, shape in shapes.items()}
-        launch = runner.launch_for(strides, threads)
-        if not launch.workspace:
-            self.run = _written_out(problem, launch, shapes, strides, threads)
+        program = runner.launch_for(strides, threads).program
+        if not program.workspace:
+            self.run = _written_out(problem, program, shapes, strides)
 
 
-def _written_out(problem: Problem, launch: Any, shapes: Any, strides: Any, threads: int) -> Any:
-    """The function for one launch: as loops over the operands it took 5.5 us instead of 3.4."""
-    from ..cpu.pool import run_serial, runs_serial
+def _written_out(problem: Problem, program: Any, shapes: Any, strides: Any) -> Any:
+    """The function for one program: as loops over the operands it took 5.5 us instead of 3.4."""
+    from ..cpu.builtin import builtin
 
-    op, dtype = problem.op, DTYPES[problem.element]
+    dtype = DTYPES[problem.element]
     names = _names(problem)
     sizes = {n: dtype.itemsize * int(np.prod(shapes[n])) for n in names}
     lines = [
@@ -68,33 +68,27 @@ def _written_out(problem: Problem, launch: Any, shapes: Any, strides: Any, threa
     low_bits = " | ".join(f"at_{n}" for n in names)
     lines.append(f"if ({low_bits}) & {dtype.itemsize - 1}: return False")
     inputs = [o.name for o in problem.reads]
-    for k, out in enumerate(op.outputs):
+    outputs = [o.name for o in problem.writes]
+    for k, out in enumerate(outputs):
         lines.append(f"if not {out}.flags.writeable: return False")
-        for other in (*inputs, *op.outputs[k + 1 :]):
+        for other in (*inputs, *outputs[k + 1 :]):
             lines.append(
                 f"if at_{other} < at_{out} + {sizes[out]} and at_{out} < at_{other} + "
                 f"{sizes[other]}: return False"
             )
-    lines.append("block = template[:]")
-    lines += [
-        f"block[{word}] = at_{name}" + (f" + {offset}" if offset else "")
-        for word, name, offset in launch.operand_words()
-    ]
-    if len(launch.phases) == 1 and runs_serial(launch.units, launch.traffic, threads):
-        lines.append("run_serial(phase.kernel.address, block.buffer_info()[0], units)")
+    addresses = ", ".join(f"at_{n}" for n in names)
+    if program.is_serial:
+        lines.append(f"if run_program({program.address}, {addresses}): run_again({addresses})")
     else:
-        lines.append("run_block(block, threads, operands)")
+        lines.append(f"run(({addresses}), operands)")
     lines.append("return True")
     tools = {
         "ndarray": np.ndarray,
         "dtype": dtype,
         "address_of": address_of,
-        "template": launch.template,
-        "phase": launch.phases[0],
-        "units": launch.units,
-        "run_serial": run_serial,
-        "run_block": launch.run_block,
-        "threads": threads,
+        "run_program": builtin("run_program"),
+        "run_again": program.run_again,
+        "run": program.run,
         **{f"shape_{n}": shapes[n] for n in names},
         **{f"strides_{n}": strides[n] for n in names},
     }
@@ -104,7 +98,7 @@ def _written_out(problem: Problem, launch: Any, shapes: Any, strides: Any, threa
 
 
 def _names(problem: Problem) -> tuple[str, ...]:
-    return (*(o.name for o in problem.reads), *problem.op.outputs)
+    return tuple(o.name for o in (*problem.reads, *problem.writes))
 
 
 def _c_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:

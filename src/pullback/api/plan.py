@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import platform
 import types
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-from ..core.catalog import catalog
-from ..core.declare import Op, Type
+import numpy as np
+
+from ..core.catalog import OPS
+from ..core.declare import REQUIRED, Op, Operand, Role, Type
+from ..core.families import category_of
 from ..core.problem import Problem
 from ..core.vocabulary import (
     BackendKind,
     ElementKind,
     KernelSku,
     MathPrecision,
-    OpCategory,
     PlanPreference,
     PrecisionGuarantee,
     Stream,
@@ -28,21 +33,15 @@ from ..errors import (
 )
 from ..formulas.record import looks_back
 from ..memory.overlap import overlaps, same_memory, self_overlaps
-from ..memory.view import View, byte_view, mark_written, output_view, view
+from ..memory.view import View, as_numpy, byte_view, mark_written, output_view, view
 from ..threads import get_num_threads
 from . import descriptors as d
+from .arrange import check_marks, stretched
 from .packed import PackedCall
 
-_CATEGORY = {
-    "scan": OpCategory.SCAN,
-    "reduce": OpCategory.REDUCTION,
-    "softmax": OpCategory.SOFTMAX,
-    "lerp": OpCategory.BINARY_ELEMENTWISE,
-    "segment": OpCategory.SEGMENT,
-}
-
 # What the CPU schedules do for every element type: widen at the load, compute and accumulate in
-# float64, round at the store, in an order fixed by the extent.
+# float64, round at the store, in an order fixed by the extent. With the precision "fast" some
+# compute elements in float32.
 CPU_GUARANTEE = PrecisionGuarantee(math_precision=MathPrecision.F64, accumulator=ElementKind.F64)
 
 # What an operand of a type may hold beside the op's element type.
@@ -56,16 +55,20 @@ class Runnable:
     """
 
     def __init__(self, problem: Problem, preference: PlanPreference):
+        if preference.precision:
+            problem = replace(problem, precision=preference.precision)
         self.problem, self.preference = problem, preference
         self.op: Op = problem.op
         self.on_gpu = preference.backend is BackendKind.TRITON
         self.runner = _make_runner(problem, self.on_gpu)
         self.device: str = self.runner.device if self.on_gpu else "cpu"
         self.reads = tuple(o.name for o in problem.reads)
+        self.count = len(self.reads) + len(problem.writes)
         self.shapes = {n: problem.shape_of(n) for n in (*self.reads, *self.op.outputs)}
         self.dtypes = {n: self._dtypes_of(n) for n in self.shapes}
-        # Of several outputs any may be left out.
-        self.skips = len(self.op.outputs) > 1
+        # Of several outputs any may be left out, and so may saves that the record does not read.
+        self.skips = len(problem.writes) > 1
+        self.ignores = self.op.needs.difference(o.name for r in Role for o in problem.used(r))
         # A row of a segment op is read again after another may have been written over it, and so is
         # a position that the next one asks for.
         self.in_place = not (problem.is_segmented or looks_back(problem.formula))
@@ -145,14 +148,16 @@ class Runnable:
             f"{hint}"
         )
 
-    def check_workspace(self, workspace: Any, views: dict[str, View]) -> tuple[int, int]:
+    def check_workspace(
+        self, workspace: Any, views: dict[str, View], needed: int
+    ) -> tuple[int, int]:
         """Address and size of a workspace that may be written; (0, 0) where there is none."""
         if workspace is None:
             return 0, 0
         v = byte_view(workspace, "workspace")
         if v.device != self.device:
             raise self._device_error(v, "workspace")
-        needed, size = self.workspace_size, v.shape[0]
+        size = v.shape[0]
         if size < needed:
             raise WorkspaceTooSmallError(needed, size)
         if needed and v.address % 8:
@@ -167,9 +172,26 @@ class Runnable:
         return v.address, size
 
     def check_values(self, views: dict[str, View]) -> None:
-        """Raise for values that an operand must not hold (segment ids)."""
+        """Raise for values that an operand must not hold: segment ids, positions."""
         if self.problem.is_segmented:
             self.runner.check(views, self.threads())
+        if self.on_gpu or 0 in self.problem.shape:
+            return
+        for operand in self.problem.positions:
+            self._check_positions(operand, as_numpy(views[operand.name]))
+
+    def _check_positions(self, operand: Operand, values: np.ndarray) -> None:
+        extent = self.problem.extent
+        wrong = (values < 0) | (values >= extent)
+        allowed = self.problem.constants.get(operand.allows)
+        if allowed is not None:
+            wrong &= values != allowed
+        if wrong.any():
+            rest = f", or {operand.allows}" if operand.allows else ""
+            raise InvalidProblemError(
+                f"{operand.name}: expected positions in [0, {extent}){rest}, got "
+                f"{values[wrong].flat[0]}"
+            )
 
     def execute(self, views: dict[str, View], address: int, size: int, threads: int) -> None:
         """Run on checked views."""
@@ -216,42 +238,64 @@ _PlanT = TypeVar("_PlanT", bound="Plan")
 
 
 class Plan:
-    """What all plans share. Use the ``select`` of a subclass.
+    """A problem validated once, to be run many times.
 
     A plan owns no tensor memory. ``run`` writes into the caller's outputs and nothing else; with a
     ``workspace`` of ``workspace_size`` bytes it allocates nothing either, without one it makes its
-    own for the call.
+    own for the call. ``needs`` are the tensors saved by the forward pass that a backward takes.
+
+    Examples
+    --------
+    >>> import numpy as np, pullback as pb
+    >>> plan = pb.Plan.select(pb.Descriptor("cumsum_backward", (4,), "f64"))
+    >>> dy, dx = np.arange(4.0), np.empty(4)
+    >>> plan.run(dy=dy, dx=dx)
+    >>> dx
+    array([6., 6., 5., 3.])
     """
 
-    Descriptor: ClassVar[type[d.Descriptor]]
+    Descriptor: ClassVar[type[d.Descriptor]] = d.Descriptor
 
     def __init_subclass__(cls) -> None:
         """Let ``run`` and ``can_implement`` show the operands of the class's ops by name."""
-        described = getattr(cls, "Descriptor", None)
-        if described is None:
-            return
         for method, more in ((Plan.can_implement, ()), (Plan.run, ("workspace", "stream"))):
             shown = types.FunctionType(
                 method.__code__, globals(), method.__name__, method.__defaults__
             )
             shown.__kwdefaults__, shown.__doc__ = method.__kwdefaults__, method.__doc__
-            shown.__signature__ = _signature(described, more)  # type: ignore[attr-defined]
+            shown.__signature__ = _signature(cls.Descriptor, more)  # type: ignore[attr-defined]
             setattr(cls, method.__name__, shown)
 
     def __init__(self, descriptor: d.Descriptor, preference: PlanPreference):
         self.descriptor, self.preference = descriptor, preference
-        self._bare = Runnable(descriptor.problem(), preference)
+        self._op = op = descriptor.op
+        self.needs: frozenset[str] = op.needs
+        self._optional = tuple(o.name for o in d.operands_of(op) if o.optional)
+        # What may be left out by itself, but not here: an array for which the descriptor holds no
+        # number, and all but one of those that cut rows.
+        numbers = {n: op.parameter(n) for n in self._optional if n not in descriptor.parameters}
+        self._demanded = [n for n, p in numbers.items() if p and p.default is REQUIRED]
+        self._cuts = [o.name for o in d.cuts_of(op) if o.optional]
         # By the operands that may be left out and are given.
-        self._runnables: dict[tuple[str, ...], Runnable] = {(): self._bare}
-        self._op = self._bare.op
-        self._optional = tuple(o.name for o in self._op.reads if o.optional)
-        self.needs: frozenset[str] = self._op.needs
-        self.workspace_size: int = max(
-            r.workspace_size for r in (self._bare, *self._with_everything())
-        )
+        self._runnables: dict[tuple[str, ...], Runnable] = {}
+        self._bare = self.runnable(self._least()[0])
 
-    def _with_everything(self) -> tuple[Runnable, ...]:
-        return (self.runnable(self._optional),) if self._optional else ()
+    def _least(self) -> list[tuple[str, ...]]:
+        """The fewest of the operands that may be left out with which the plan runs."""
+        ways = [{*self._demanded, cut} for cut in self._cuts] or [{*self._demanded}]
+        return [tuple(n for n in self._optional if n in way) for way in ways]
+
+    @cached_property
+    def workspace_size(self) -> int:
+        """Bytes that suffice whatever the strides, and whichever operands are left out."""
+        rest = {*self._optional} - {*self._cuts, *self.descriptor.parameters}
+        sizes = []
+        for least in self._least():
+            most = tuple(n for n in self._optional if n in rest or n in least)
+            for given in (least, most):
+                with contextlib.suppress(UnsupportedError):
+                    sizes.append(self.runnable(given).workspace_size)
+        return max(sizes)
 
     @classmethod
     def select(
@@ -264,7 +308,7 @@ class Plan:
         descriptor
             A descriptor of the class the plan is for.
         preference : PlanPreference, optional
-            Backend and threads.
+            Backend, threads and precision.
 
         Raises
         ------
@@ -286,10 +330,19 @@ class Plan:
         return cls(descriptor, preference)
 
     @property
+    def reads(self) -> frozenset[str]:
+        """The operands that ``run`` really looks at; those of ``needs`` beside may be left out."""
+        return frozenset(self._bare.reads) - self._bare.ignores
+
+    @property
     def precision_guarantee(self) -> PrecisionGuarantee:
         """What the kernel promises about its numbers."""
         if not self._bare.on_gpu:
-            return CPU_GUARANTEE
+            from ..cpu.precision import is_in_float32
+
+            if not is_in_float32(self._bare.problem):
+                return CPU_GUARANTEE
+            return replace(CPU_GUARANTEE, math_precision=MathPrecision.F32)
         guarantee: PrecisionGuarantee = self._bare.runner.guarantee
         return guarantee
 
@@ -297,11 +350,11 @@ class Plan:
     def sku(self) -> KernelSku:
         """Identity of the kernel."""
         bare = self._bare
-        indexed = any(o.type is Type.INDEX for o in self._op.reads)
+        indexed = any(o.type is Type.INDEX for o in d.operands_of(self._op))
         return KernelSku(
-            category=_CATEGORY[self._op.family],
+            category=category_of(self._op),
             op=self._op.name,
-            element=ElementKind(bare.problem.element),
+            element=self.descriptor.element,
             aux_element="i32|i64" if indexed else None,
             layout="strided",
             epilogue=None,
@@ -314,29 +367,54 @@ class Plan:
         """What runs the plan with those operands that may be left out."""
         found = self._runnables.get(given)
         if found is None:
+            self._check_given(given)
             problem = self.descriptor.problem(given)
             found = self._runnables[given] = Runnable(problem, self.preference)
         return found
 
+    def _check_given(self, given: tuple[str, ...]) -> None:
+        name = self._op.name
+        for demanded in self._demanded:
+            if demanded not in given:
+                raise InvalidProblemError(f"{demanded}: required by {name}, got None")
+        for operand in given:
+            if operand in self.descriptor.parameters:
+                number = self.descriptor.parameters[operand]
+                raise InvalidProblemError(
+                    f"{operand}: expected None where the descriptor has {number}, got an array"
+                )
+        cuts = [n for n in self._cuts if n in given]
+        if self._cuts and len(cuts) != 1:
+            listed, got = " or ".join(self._cuts), " and ".join(cuts) or "None"
+            raise InvalidProblemError(f"{listed}: required by {name}, got {got}")
+
     def _runnable_for(self, operands: dict[str, Any]) -> Runnable:
         if not self._optional:
             return self._bare
-        return self.runnable(tuple(n for n in self._optional if operands.get(n) is not None))
+        return self.runnable(tuple([n for n in self._optional if operands.get(n) is not None]))
 
     def _views(self, runnable: Runnable, operands: dict[str, Any]) -> dict[str, View]:
         """Views of all operands, or the error that ``run`` raises."""
         views: dict[str, View] = {}
-        for name in runnable.reads:
-            given = operands.get(name)
-            if given is None:
-                raise InvalidProblemError(f"{name}: required by {self._op.name}, got None")
-            views[name] = view(given, name)
-        for name in self._op.outputs:
-            given = operands.get(name)
+        for operand in runnable.problem.reads:
+            name, given = operand.name, operands.get(operand.name)
             if given is not None:
+                v = view(given, name)
+                views[name] = stretched(v, runnable.shapes[name], name) if operand.broadcasts else v
+            elif name not in runnable.ignores:
+                raise InvalidProblemError(f"{name}: required by {self._op.name}, got None")
+        made = {o.name for o in runnable.problem.writes}
+        for operand in self._op.writes:
+            name, given = operand.name, operands.get(operand.name)
+            if given is not None:
+                if name not in made:
+                    raise InvalidProblemError(
+                        f"{name}: expected None without {operand.asked_by}, got an output"
+                    )
                 views[name] = output_view(given, name)
-            elif not runnable.skips:
+            elif name in made and not runnable.skips:
                 raise InvalidProblemError(f"{name}: required as the output, got None")
+        check_marks(runnable.problem, views)
         return runnable.check(views)
 
     def can_implement(self, **operands: Any) -> None:
@@ -359,7 +437,12 @@ class Plan:
             of several outputs, those that are None are not computed.
         """
         runnable = self._runnable_for(operands)
-        if workspace is None and stream is None and runnable.packed().run(operands):
+        if (
+            workspace is None
+            and stream is None
+            and len(operands) == runnable.count
+            and runnable.packed().run(operands)
+        ):
             return
         self._refuse_unknown(operands)
         if stream is not None and not isinstance(stream, Stream):
@@ -367,7 +450,8 @@ class Plan:
                 f"stream: expected a Stream or None, got {stream!r} of type {type(stream).__name__}"
             )
         views = self._views(runnable, operands)
-        address, size = runnable.check_workspace(workspace, views)
+        needed = 0 if workspace is None else self.workspace_size
+        address, size = runnable.check_workspace(workspace, views, needed)
         if runnable.on_gpu:
             if any(0 not in views[n].shape for n in self._op.outputs if n in views):
                 runnable.runner.run(views, workspace, stream)
@@ -380,134 +464,45 @@ class Plan:
         if workspace is not None:
             mark_written(workspace)
 
-    def _refuse_unknown(self, operands: dict[str, Any]) -> None:
-        known = {*self._op.inputs, *self._op.outputs, *_SAVES.get(self.descriptor.direction, ())}
-        for name in operands:
-            if name not in known:
-                raise TypeError(f"{self._op.name} has no operand {name!r}")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.descriptor!r})"
-
-
-# What a backward takes whether it needs it or not.
-_SAVES = {"backward": ("x", "y")}
-
-
-def _signature(described: type[d.Descriptor], more: tuple[str, ...]) -> inspect.Signature:
-    """The operands of all ops that a descriptor may name, and what else a method takes."""
-    ops = [
-        op
-        for op in catalog()
-        if (op.family, op.direction) == (described.family, described.direction)
-    ]
-    names = dict.fromkeys(n for op in ops for n in (*op.inputs, *op.outputs))
-    always = {
-        n
-        for n in names
-        if all(n in (*op.inputs, *op.outputs) and not _may_skip(op, n) for op in ops)
-    }
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    shown = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
-    shown += [inspect.Parameter(n, keyword) for n in names if n in always]
-    rest = [*(n for n in names if n not in always), *more]
-    shown += [inspect.Parameter(n, keyword, default=None) for n in rest]
-    return inspect.Signature(shown)
-
-
-def _may_skip(op: Op, name: str) -> bool:
-    return op.operand(name).optional or (name in op.outputs and len(op.outputs) > 1)
-
-
-class _SegmentPlan(Plan):
     def raise_for_ids(self) -> None:
         """Raise if a run since the last call met ids that the plan forbids, and wait to know it.
 
         On the CPU ``run`` raises by itself. On a GPU it waits for nothing: rows with such ids are
         left out or get zeros, and what was found stays on the device until it is asked for here.
         """
-        if self._bare.on_gpu:
+        if self._bare.on_gpu and self._bare.problem.is_segmented:
             self._bare.runner.raise_noted()
 
+    def _refuse_unknown(self, operands: dict[str, Any]) -> None:
+        for name in operands:
+            if name not in self._known:
+                raise TypeError(f"{self._op.name} has no operand {name!r}")
 
-class ScanPlan(Plan):
-    """A scan along one axis; see :class:`ScanDescriptor`."""
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        """The operands, and what a backward takes whether it needs it or not: the forward's."""
+        op = self._op
+        forward = OPS.get(op.kind) if op.direction == "backward" else None
+        saves = (*forward.inputs, *forward.outputs) if forward else ()
+        return frozenset((*(o.name for o in d.operands_of(op)), *op.outputs, *saves))
 
-    Descriptor = d.ScanDescriptor
-
-
-class ScanBackwardPlan(Plan):
-    """The backward of a scan; see :class:`ScanBackwardDescriptor`.
-
-    Examples
-    --------
-    >>> import numpy as np, pullback as pb
-    >>> desc = pb.ScanBackwardDescriptor("cumsum", (4,), 0, element="f64")
-    >>> plan = pb.ScanBackwardPlan.select(desc)
-    >>> dy, dx = np.arange(4.0), np.empty(4)
-    >>> plan.run(dy=dy, dx=dx)
-    >>> dx
-    array([6., 6., 5., 3.])
-    """
-
-    Descriptor = d.ScanBackwardDescriptor
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.descriptor!r})"
 
 
-class ReducePlan(Plan):
-    """A reduction over one or more axes; y has the keepdims shape."""
-
-    Descriptor = d.ReduceDescriptor
-
-
-class ReduceBackwardPlan(Plan):
-    """The backward of a reduction; dy and y have the keepdims shape."""
-
-    Descriptor = d.ReduceBackwardDescriptor
-
-
-class SoftmaxPlan(Plan):
-    """softmax or log_softmax along one axis."""
-
-    Descriptor = d.SoftmaxDescriptor
-
-
-class SoftmaxBackwardPlan(Plan):
-    """The backward of softmax or log_softmax."""
-
-    Descriptor = d.SoftmaxBackwardDescriptor
-
-
-class BinaryParamPlan(Plan):
-    """lerp with a constant weight."""
-
-    Descriptor = d.BinaryParamDescriptor
-
-
-class BinaryParamBackwardPlan(Plan):
-    """The backward of lerp; da or db may be None to skip it."""
-
-    Descriptor = d.BinaryParamBackwardDescriptor
-
-
-class SegmentSumPlan(_SegmentPlan):
-    """A segment sum over ids in ascending order."""
-
-    Descriptor = d.SegmentSumDescriptor
-
-
-class SegmentSumBackwardPlan(_SegmentPlan):
-    """The backward of a segment sum."""
-
-    Descriptor = d.SegmentSumBackwardDescriptor
-
-
-class UnsortedSegmentSumPlan(_SegmentPlan):
-    """A segment sum over ids in any order; the workspace holds the order of the rows."""
-
-    Descriptor = d.UnsortedSegmentSumDescriptor
-
-
-class UnsortedSegmentSumBackwardPlan(_SegmentPlan):
-    """The backward of an unsorted segment sum."""
-
-    Descriptor = d.UnsortedSegmentSumBackwardDescriptor
+def _signature(described: type[d.Descriptor], more: tuple[str, ...]) -> inspect.Signature:
+    """The operands of all ops that a descriptor may be of, and what else a method takes."""
+    shown: dict[str, bool] = {}  # with whether it must be given
+    for op in (ops := described.ops()):
+        for o in (*d.operands_of(op), *op.writes):
+            if not {o.name, o.asked_by} & described.always:
+                may_skip = o.optional or (o in op.writes and len(op.writes) > 1)
+                shown[o.name] = shown.get(o.name, op is ops[0]) and not may_skip
+        absent = shown.keys() - {*op.inputs, *op.outputs}
+        shown |= dict.fromkeys(absent, False)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    arguments = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    arguments += [inspect.Parameter(n, keyword) for n, must in shown.items() if must]
+    rest = [*(n for n, must in shown.items() if not must), *more]
+    arguments += [inspect.Parameter(n, keyword, default=None) for n in rest]
+    return inspect.Signature(arguments)

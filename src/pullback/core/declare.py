@@ -10,10 +10,11 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..formulas.record import Formula, RowFormula
 from .elements import FLOATS
+from .parse import KINDS, Kind
 
 BACKENDS = ("numba", "triton")
 
@@ -40,8 +41,28 @@ class Type(Enum):
 class Operand:
     """An array that an op reads or writes.
 
-    ``known_as`` is what formulas call it, where that differs: rows of a segment op are ``x`` there
-    as those of any reduction.
+    Attributes
+    ----------
+    name
+        What the caller calls it.
+    role, type
+        How many elements it has, and of which type.
+    optional
+        Whether it may be left out. An op may have a parameter of the same name: then a number may
+        stand for the array.
+    known_as
+        What formulas call it, where that differs: rows of a segment op are ``x`` there as those of
+        any reduction.
+    broadcasts
+        Whether it is stretched to the shape it should have, as NumPy does it.
+    asked_by
+        Of an output: the parameter, or the operand that may be left out, without which it is not
+        made.
+    allows
+        Of integers with one for every row, which name positions along the axis: the parameter whose
+        value may stand there as well.
+    doc
+        What it holds, in a sentence.
     """
 
     name: str
@@ -49,6 +70,10 @@ class Operand:
     type: Type = Type.ELEMENT
     optional: bool = False
     known_as: str = ""
+    broadcasts: bool = False
+    asked_by: str = ""
+    allows: str = ""
+    doc: str = ""
 
     @property
     def symbol(self) -> str:
@@ -82,6 +107,8 @@ class Parameter:
         Whether formulas ask for it by name, as a float.
     is_positional
         Whether a forward function takes it by position too.
+    doc
+        What it says, in a sentence.
     """
 
     name: str
@@ -90,6 +117,30 @@ class Parameter:
     choices: tuple[Any, ...] = ()
     is_data: bool = False
     is_positional: bool = False
+    doc: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        """What values it takes, for those who write them down."""
+        return KINDS[self.parse]
+
+
+class Text(NamedTuple):
+    """What is said of one direction of an op.
+
+    Attributes
+    ----------
+    formula
+        The formula in one line.
+    edges
+        What happens at zeros, ties, infinities and the like.
+    example
+        A call of the function and what it shows, for the docstring.
+    """
+
+    formula: str
+    edges: str = ""
+    example: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,13 +152,13 @@ class Op:
     name
         Name of the function, e.g. ``"cumprod_backward"``.
     family
-        ``"scan"``, ``"reduce"``, ``"softmax"``, ``"lerp"`` or ``"segment"``.
+        Name of its family; see :mod:`.families`.
     kind
         The op without direction, e.g. ``"cumprod"``.
     direction
         ``"forward"`` or ``"backward"``.
-    formula
-        The formula in one line.
+    text
+        What is said of it.
     reads, writes
         The operands, in order.
     parameters
@@ -116,8 +167,6 @@ class Op:
         Gives the formula record of a selection: called with the values of ``selectors`` by name.
     needs
         Tensors saved by the forward pass that a backward wants.
-    edges
-        What happens at zeros, ties, infinities and the like.
     refuses_empty
         Whether a row without elements has no value.
     """
@@ -126,16 +175,25 @@ class Op:
     family: str
     kind: str
     direction: str
-    formula: str
+    text: Text
     reads: tuple[Operand, ...]
     writes: tuple[Operand, ...]
     records: Callable[..., Formula] = field(repr=False, hash=False)
     parameters: tuple[Parameter, ...] = ()
     needs: frozenset[str] = frozenset()
-    edges: str = ""
     refuses_empty: bool = False
     dtypes: tuple[str, ...] = FLOATS
     backends: tuple[str, ...] = BACKENDS
+
+    @property
+    def formula(self) -> str:
+        """The formula in one line."""
+        return self.text.formula
+
+    @property
+    def edges(self) -> str:
+        """What happens at zeros, ties, infinities and the like."""
+        return self.text.edges
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -146,6 +204,16 @@ class Op:
     def outputs(self) -> tuple[str, ...]:
         """Names of the operands that are written."""
         return tuple(o.name for o in self.writes)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Names of the operands that may be left out."""
+        return tuple(o.name for o in self.reads if o.optional)
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Names of the parameters that formulas ask for."""
+        return tuple(p.name for p in self.parameters if p.is_data)
 
     def names(self, role: Role) -> tuple[str, ...]:
         """Names of the operands of a role that are read."""
@@ -168,7 +236,12 @@ class Op:
         found: dict[str, tuple[Any, ...]] = {
             p.name: p.choices for p in self.parameters if p.choices
         }
-        return found | {o.name: (False, True) for o in self.reads if o.optional}
+        return found | dict.fromkeys(self.optional, (False, True))
+
+    def made(self, selection: tuple[Any, ...]) -> tuple[Operand, ...]:
+        """The outputs there are: those that an operand asks for only if it was given."""
+        chosen = dict(zip(self.selectors, selection, strict=False))
+        return tuple(o for o in self.writes if chosen.get(o.asked_by, True))
 
     def record(self, selection: tuple[Any, ...] = (), element: str = "f64") -> Formula:
         """The formula record for values of the selectors, in order, and an element type.
@@ -182,6 +255,15 @@ class Op:
         if element != "f64" and isinstance(found, RowFormula) and found.narrow:
             return found.narrow
         return found
+
+    def simplest(self, selection: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The selection with defaults for parameters that make no difference to the record."""
+        record = self.record(selection)
+        for k, (name, values) in enumerate(self.selectors.items()):
+            if name not in self.optional and selection[k] != values[0]:
+                other = (*selection[:k], values[0], *selection[k + 1 :])
+                selection = other if self.record(other) == record else selection
+        return selection
 
     def selections(self) -> Iterator[tuple[Any, ...]]:
         """Every selection there is."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from ..errors import InvalidProblemError
-from .vocabulary import OutOfRange, Ties, parse_enum
+from .vocabulary import OutOfRange, Ties, Word, parse_enum
 
 MAX_RANK = 64
 
@@ -72,7 +72,8 @@ def real(value: object, what: str) -> float:
         ) from None
     except (TypeError, ValueError):
         raise InvalidProblemError(f"{what}: expected a real number, got {value!r}") from None
-    return _NAN if math.isnan(number) else number
+    # Not by math.isnan, which torch.compile cannot trace where sizes and numbers are symbols.
+    return number if number == number else _NAN
 
 
 def correction(value: object, what: str) -> int | float:
@@ -81,6 +82,37 @@ def correction(value: object, what: str) -> int | float:
     if not math.isfinite(number):
         raise InvalidProblemError(f"{what}: expected a finite number, got {value!r}")
     return int(number) if number.is_integer() else number
+
+
+def optional_integer(value: object, what: str) -> int | None:
+    """An integer, or None."""
+    return None if value is None else integer(value, what)
+
+
+def optional_count(value: object, what: str) -> int | None:
+    """A non-negative integer, or None."""
+    return None if value is None else count(value, what)
+
+
+def optional_real(value: object, what: str) -> float | None:
+    """A number as a float, or None."""
+    return None if value is None else real(value, what)
+
+
+def fraction(value: object, what: str) -> float:
+    """A number from 0 to 1."""
+    number = real(value, what)
+    if not 0.0 <= number <= 1.0:
+        raise InvalidProblemError(f"{what}: expected a number from 0 to 1, got {value!r}")
+    return number
+
+
+def penalty(value: object, what: str) -> float:
+    """A finite number that is not negative."""
+    number = real(value, what)
+    if not 0.0 <= number < math.inf:
+        raise InvalidProblemError(f"{what}: expected a finite number of at least 0, got {value!r}")
+    return number
 
 
 def ties(value: object, what: str) -> str | None:
@@ -156,3 +188,36 @@ def normalized_axes(value: object, rank: int, what: str) -> tuple[int, ...]:
     else:
         found = [normalized_axis(value, rank, what)]
     return tuple(found) if rank else ()
+
+
+class Kind(NamedTuple):
+    """The values of a parameter, for those who write them down.
+
+    ``usual`` is the type whose values need no parsing, if there is one; ``hint`` an annotation;
+    ``schema`` the type in the signature of an op of torch's library; ``words`` the enum of values
+    that are a few words.
+    """
+
+    usual: str
+    hint: str
+    schema: str
+    words: type[Word] | None = None
+
+
+KINDS: dict[Callable[..., Any], Kind] = {
+    axis: Kind("int", "int", "int"),
+    axes: Kind("int", "int | tuple[int, ...] | None", "int[]"),
+    count: Kind("int", "int", "SymInt"),
+    optional_count: Kind("int", "int | None", "SymInt?"),
+    optional_integer: Kind("int", "int | None", "int?"),
+    integer: Kind("int", "int", "int"),
+    correction: Kind("int", "float", "float"),
+    flag: Kind("bool", "bool", "bool"),
+    real: Kind("float", "float", "float"),
+    fraction: Kind("", "float", "float"),
+    penalty: Kind("", "float", "float"),
+    optional_real: Kind("float", "float | None", "float?"),
+    shape: Kind("", "tuple[int, ...]", "SymInt[]"),
+    ties: Kind("str", "str | None", "str", Ties),
+    out_of_range: Kind("str", "str", "str", OutOfRange),
+}

@@ -9,8 +9,9 @@ from typing import Any
 
 from ..errors import InvalidProblemError, UnsupportedError
 from ..formulas.record import Formula, names_read
+from ..precision import get_precision
 from . import parse
-from .declare import REQUIRED, Op, Operand, Parameter, Role
+from .declare import REQUIRED, Op, Operand, Parameter, Role, Type
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Problem:
         Number of segments; None where rows are not cut by ids.
     is_sorted, drops
         Of a segment op: whether ids ascend, and whether ids out of range are dropped.
+    precision
+        Whether elements narrower than float64 are computed in float32 ("fast") or not ("tight").
     """
 
     op: Op
@@ -49,6 +52,7 @@ class Problem:
     segments: int | None = None
     is_sorted: bool = False
     drops: bool = False
+    precision: str = "tight"
 
     @property
     def extent(self) -> int:
@@ -97,15 +101,35 @@ class Problem:
         defaults = {
             p.name: float(p.default)
             for p in self.op.parameters
-            if p.is_data and p.default is not REQUIRED
+            if p.is_data and p.default not in (REQUIRED, None)
         }
         return {"extent": float(self.extent), **defaults, **dict(self.data)}
 
     @property
+    def chosen(self) -> dict[str, Any]:
+        """The selection by name."""
+        return dict(zip(self.op.selectors, self.selection, strict=False))
+
+    @property
     def reads(self) -> tuple[Operand, ...]:
         """The operands that are read: those that may be left out only if they were given."""
-        given = dict(zip(self.op.selectors, self.selection, strict=False))
-        return tuple(o for o in self.op.reads if not o.optional or given.get(o.name))
+        chosen = self.chosen
+        return tuple(o for o in self.op.reads if not o.optional or chosen.get(o.name))
+
+    @property
+    def writes(self) -> tuple[Operand, ...]:
+        """The outputs there are: those that an operand asks for only if it was given."""
+        return self.op.made(self.selection)
+
+    @property
+    def cut_by(self) -> Operand:
+        """What cuts the rows of a segment op: ids or offsets."""
+        return next(o for o in self.reads if o.role in (Role.IDS, Role.OFFSETS))
+
+    @property
+    def positions(self) -> tuple[Operand, ...]:
+        """The operands whose elements name positions along the axis."""
+        return tuple(o for o in self.reads if o.role is Role.ROW and o.type is Type.INDEX)
 
     def shape_of(self, operand: str) -> tuple[int, ...]:
         """Shape an operand must have."""
@@ -166,7 +190,11 @@ def describe(
         For a value that a parameter cannot have, by the caller's name for it.
     """
     words = called or {}
-    held = {p.name: _parsed(p, parameters, words.get(p.name, p.name)) for p in op.parameters}
+    # A parameter for which an array stands is that operand.
+    own = [p for p in op.parameters if p.name not in given]
+    held = {
+        p.name: parsed(p, parameters.get(p.name, p.default), words.get(p.name, p.name)) for p in own
+    }
     axes = tuple(range(len(shape)))
     if segments is not None:
         axes = (0,)
@@ -177,19 +205,22 @@ def describe(
             axes = (place,) if shape else ()
         else:
             axes = parse.normalized_axes(held["axis"], len(shape), what)
+    selection = tuple(n in given if n in op.optional else held[n] for n in op.selectors)
     problem = Problem(
         op,
         element,
         shape,
         axes,
-        tuple(held.get(n, n in given) for n in op.selectors),
+        op.simplest(selection),
         held.get("reverse", False),
-        tuple((p.name, float(held[p.name])) for p in op.parameters if p.is_data),
+        tuple((p.name, _number(held[p.name])) for p in own if p.is_data),
         segments,
         held.get("sorted", False),
         held.get("out_of_range") == "drop",
+        get_precision(),
     )
-    if op.refuses_empty and problem.extent == 0 and 0 not in problem.row_shape:
+    masked = any(name in given for name in op.optional)
+    if op.refuses_empty and not masked and problem.extent == 0 and 0 not in problem.row_shape:
         raise InvalidProblemError(
             f"{op.inputs[0]}: expected at least one element along axes {axes} for {op.name}, got "
             f"shape {shape}"
@@ -197,8 +228,13 @@ def describe(
     return problem
 
 
-def _parsed(parameter: Parameter, parameters: Mapping[str, Any], what: str) -> Any:
-    value = parameters.get(parameter.name, parameter.default)
+def _number(value: Any) -> float:
+    """What formulas know of a parameter; nothing equals one that was not given."""
+    return math.nan if value is None else float(value)
+
+
+def parsed(parameter: Parameter, value: Any, what: str) -> Any:
+    """A value of a parameter in its one form, or an error that names ``what``."""
     if value is REQUIRED:
         # The shape is asked for where no operand tells it, and who describes a problem has it.
         return None

@@ -1,7 +1,7 @@
-"""The words of the library: kinds, element types, guarantees and execution handles.
+"""The words of the library: element types, policies, guarantees and execution handles.
 
-Enum members are strings, so ``ScanKind.CUMPROD == "cumprod"`` and either may be passed wherever a
-kind is asked for. Frameworks are never imported: their dtypes are recognised by name.
+Enum members are strings, so ``Ties.FIRST == "first"`` and either may be passed wherever such a word
+is asked for. Frameworks are never imported: their dtypes are recognised by name.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import InvalidProblemError, UnsupportedError
+from ..precision import checked
 from .elements import ELEMENTS
 
 __all__ = [
     "BackendKind",
-    "BinaryKind",
     "ElementKind",
     "KernelSku",
     "MathPrecision",
@@ -29,18 +29,15 @@ __all__ = [
     "OutOfRange",
     "PlanPreference",
     "PrecisionGuarantee",
-    "ReduceKind",
-    "ScanKind",
-    "SegmentKind",
-    "SoftmaxKind",
     "Stream",
     "Ties",
+    "Word",
     "element_kind",
     "parse_enum",
 ]
 
 
-class _Word(str, Enum):
+class Word(str, Enum):
     """A str-valued enum that prints and formats as its value on every Python version."""
 
     __str__ = str.__str__
@@ -49,7 +46,7 @@ class _Word(str, Enum):
         return str.__format__(self, spec)
 
 
-class ElementKind(_Word):
+class ElementKind(Word):
     """Element types of the operands."""
 
     F32 = "f32"
@@ -68,51 +65,7 @@ class ElementKind(_Word):
         return ELEMENTS[self.value].dtype
 
 
-class ScanKind(_Word):
-    """Prefix scans along one axis."""
-
-    CUMSUM = "cumsum"
-    CUMPROD = "cumprod"
-    CUMMAX = "cummax"
-    CUMMIN = "cummin"
-    LOGCUMSUMEXP = "logcumsumexp"
-
-
-class ReduceKind(_Word):
-    """Reductions over one or more axes."""
-
-    SUM = "sum"
-    MEAN = "mean"
-    MAX = "max"
-    MIN = "min"
-    PROD = "prod"
-    NORM2 = "norm2"
-    LOGSUMEXP = "logsumexp"
-    VAR = "var"
-    STD = "std"
-
-
-class SoftmaxKind(_Word):
-    """Normalisations along one axis."""
-
-    SOFTMAX = "softmax"
-    LOG_SOFTMAX = "log_softmax"
-
-
-class BinaryKind(_Word):
-    """Binary elementwise ops with a scalar parameter."""
-
-    LERP = "lerp"
-
-
-class SegmentKind(_Word):
-    """Sums of rows that share an id."""
-
-    SEGMENT_SUM = "segment_sum"
-    UNSORTED_SEGMENT_SUM = "unsorted_segment_sum"
-
-
-class OpCategory(_Word):
+class OpCategory(Word):
     """The op families."""
 
     SCAN = "scan"
@@ -120,23 +73,26 @@ class OpCategory(_Word):
     SOFTMAX = "softmax"
     BINARY_ELEMENTWISE = "binary_elementwise"
     SEGMENT = "segment"
+    RECURRENCE = "recurrence"
+    LOSS = "loss"
+    OTHER = "other"
 
 
-class BackendKind(_Word):
+class BackendKind(Word):
     """What compiles and runs the kernels."""
 
     NUMBA = "numba"
     TRITON = "triton"
 
 
-class MathPrecision(_Word):
+class MathPrecision(Word):
     """The type in which a kernel computes between load and store."""
 
     F32 = "f32"
     F64 = "f64"
 
 
-class Ties(_Word):
+class Ties(Word):
     """Who receives the gradient of an extreme that several elements hold."""
 
     FIRST = "first"
@@ -145,7 +101,7 @@ class Ties(_Word):
     ALL = "all"
 
 
-class OutOfRange(_Word):
+class OutOfRange(Word):
     """What becomes of a row whose segment id is outside ``[0, num_segments)``."""
 
     RAISE = "raise"
@@ -177,7 +133,7 @@ def parse_enum(enum_class: type[_EnumT], value: object, what: str) -> _EnumT:
     enum_class : type of Enum
         A str-valued enum.
     value : member or str
-        Case, underscores and hyphens are ignored, so ``"LogCumsumExp"`` is accepted.
+        Case, underscores and hyphens are ignored, so ``"Binary-Elementwise"`` is accepted.
     what : str
         The field or argument, for the message.
 
@@ -188,13 +144,13 @@ def parse_enum(enum_class: type[_EnumT], value: object, what: str) -> _EnumT:
 
     Examples
     --------
-    >>> parse_enum(ScanKind, "LogCumsumExp", "kind")
-    <ScanKind.LOGCUMSUMEXP: 'logcumsumexp'>
+    >>> parse_enum(OpCategory, "BinaryElementwise", "category")
+    <OpCategory.BINARY_ELEMENTWISE: 'binary_elementwise'>
     """
     if type(value) is enum_class:
         return value
     table = _spellings(enum_class)
-    # A member of another enum is a str too, but ScanKind.CUMSUM given for a backend is a mistake
+    # A member of another enum is a str too, but Ties.FIRST given for a backend is a mistake
     # that happens to have a spelling; members of the wrong class never match.
     if isinstance(value, str) and not isinstance(value, Enum):
         member = table.get(value) or table.get(_fold(value))
@@ -362,15 +318,21 @@ class PlanPreference:
         ``"numba"`` or ``"triton"``.
     threads : int, optional
         Threads to run on. Results do not depend on it.
+    precision : {"fast", "tight"}, optional
+        How precisely a CPU computes elements narrower than float64; see
+        :func:`pullback.get_precision`.
     """
 
     backend: BackendKind | None = None
     threads: int | None = None
+    precision: str | None = None
 
     def __post_init__(self) -> None:
         if self.backend is not None:
             backend = parse_enum(BackendKind, self.backend, "backend")
             object.__setattr__(self, "backend", backend)
+        if self.precision is not None:
+            checked(self.precision, "precision")
         object.__setattr__(self, "threads", _thread_count(self.threads, "threads"))
 
 

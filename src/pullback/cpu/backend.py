@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from array import array
 
 from ..core.declare import Type
 from ..core.problem import Problem
 from ..errors import InvalidProblemError
 from ..memory.view import View
 from . import pool
+from . import segment_words as segment
 from .launch import Launch
-from .loops import segment
-from .segment_launch import WORKSPACE, SegmentLaunch, cut_by, kernel_by_ids, order_of, way_of
+from .segment_launch import SegmentLaunch, order_of, plain_kernel, way_of
 
 # Launches that a runner keeps, of about 1.5 kB each. One that was dropped takes 0.1 ms to make.
 MOST_LAUNCHES = 256
@@ -30,12 +30,7 @@ class NumbaRunner:
         """Run on checked, non-empty operands; too small a workspace is replaced by an own one."""
         strides = {n: v.strides for n, v in views.items()}
         launch = self.launch_for(strides, threads, self._dtypes(views))
-        own = None
-        if launch.workspace > size:
-            own = np.empty(launch.workspace // 8, np.int64)
-            workspace = own.ctypes.data
-        addresses = {n: v.address for n, v in views.items()}
-        launch.run(addresses, workspace, threads, (views, own))
+        launch.run([v.address for v in views.values()], views, workspace, size)
 
     def _dtypes(self, views: dict[str, View]) -> tuple[tuple[str, str], ...]:
         """Types of operands that may have one of several."""
@@ -63,39 +58,39 @@ class SegmentRunner:
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        self._by = cut_by(problem.op).name
+        self._by = problem.cut_by.name
+        self._by_offsets = by_offsets = order_of(problem) == "offsets"
+        self._may_be_outside = problem.drops and not by_offsets
+        self._wants_order = by_offsets or (problem.is_sorted and way_of(problem) == "runs")
         self._launches: dict[tuple, SegmentLaunch] = {}
 
     def check(self, views: dict[str, View], threads: int) -> None:
         """Raise for an id out of range or, where rows must come in order, out of order."""
-        problem, by_offsets = self.problem, order_of(self.problem) == "offsets"
-        ids = views[self._by]
+        problem, ids = self.problem, views[self._by]
         count = ids.shape[0]
-        may_be_outside = problem.drops and not by_offsets
-        wants_order = by_offsets or (problem.is_sorted and way_of(problem) == "runs")
-        if count == 0 or (may_be_outside and not wants_order):
+        if count == 0 or (self._may_be_outside and not self._wants_order):
             return
-        limit = problem.num_inputs + 1 if by_offsets else problem.num_segments
-        block = np.zeros(segment.OPERANDS, np.int64)
-        block[[segment.IDS, segment.ID_STRIDE]] = ids.address, ids.strides[0]
-        block[segment.NUM_SEGMENTS] = limit
-        answer = np.full(2, count, np.int64)
-        block[segment.FLAGS] = answer.ctypes.data
-        kernel = kernel_by_ids("check", ids.dtype)
-        owners = (views, block, answer)
-        pool.run(kernel.address, block.ctypes.data, count, count * ids.itemsize, threads, owners)
-        out, unordered = (int(v) for v in answer)
-        if out < count and not may_be_outside:
+        limit = problem.num_inputs + 1 if self._by_offsets else problem.num_segments
+        # The answer follows the block: the first rows that are out of range, and out of order.
+        block = array("q", [0] * segment.OPERANDS + [count, count])
+        p = block.buffer_info()[0]
+        block[segment.IDS], block[segment.ID_STRIDE] = ids.address, ids.strides[0]
+        block[segment.NUM_SEGMENTS], block[segment.ORDERED] = limit, self._wants_order
+        block[segment.FLAGS] = p + 8 * segment.OPERANDS
+        kernel = plain_kernel("check", ids.dtype)
+        pool.run(kernel.address, p, count, count * ids.itemsize, threads, (views, block))
+        out, unordered = block[segment.OPERANDS :]
+        if out < count and not self._may_be_outside:
             raise InvalidProblemError(self._outside(ids, out, limit))
-        if unordered < count and wants_order:
-            what = "offsets in ascending order" if by_offsets else _IN_ORDER
+        if unordered < count:
+            what = "offsets in ascending order" if self._by_offsets else _IN_ORDER
             raise InvalidProblemError(
                 f"{self._by}: expected {what}, got {_id_at(ids, unordered)} after "
                 f"{_id_at(ids, unordered - 1)} at row {unordered}"
             )
 
     def _outside(self, ids: View, row: int, limit: int) -> str:
-        if order_of(self.problem) == "offsets":
+        if self._by_offsets:
             return (
                 f"{self._by}: expected offsets in [0, {limit - 1}], got {_id_at(ids, row)} at row "
                 f"{row}"
@@ -107,13 +102,8 @@ class SegmentRunner:
 
     def run(self, views: dict[str, View], workspace: int, size: int, threads: int) -> None:
         """Run on checked operands; too small a workspace is replaced by an own one."""
-        launch = self._launch_for(views, threads)
-        own = None
-        if launch.workspace > size:
-            own = np.empty(launch.workspace // 8, np.int64)
-            workspace = own.ctypes.data
-        addresses = {n: v.address for n, v in views.items()}
-        launch.run({**addresses, WORKSPACE: workspace}, threads, (views, own))
+        program = self._launch_for(views, threads).program
+        program.run([v.address for v in views.values()], views, workspace, size)
 
     def _launch_for(self, views: dict[str, View], threads: int) -> SegmentLaunch:
         strides = {n: v.strides for n, v in views.items()}

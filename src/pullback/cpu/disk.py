@@ -2,7 +2,7 @@
 
 What is loaded becomes machine code of this process. So a file is read only where it and every
 folder above it belong to this user or to root and are closed to the writing of others; and before
-anything in it is unpickled, its header must name the very kernel that is asked for, and a digest
+anything in it is loaded, its header must name the very kernel that is asked for, and a digest
 must confirm the rest. A file that fails is compiled over. A disk that is full or read-only costs
 the time of compiling, nothing else.
 

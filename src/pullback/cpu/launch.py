@@ -6,93 +6,52 @@ choices give the same bytes.
 
 from __future__ import annotations
 
-import operator
+import math
 import struct
-from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..core.declare import Op, Role, Type
+from ..core.declare import Role, Type
 from ..core.problem import Problem
-from ..formulas.record import RowFormula, ScanFormula, is_pointwise
-from ..memory.dimensions import merge
-from . import pool
-from .codegen.block import (
-    CONSTANT_NAMES,
+from ..formulas.record import Monoid, RowFormula, ScanFormula, is_pointwise, reads_neighbours
+from . import machine
+from .data import constant_words
+from .kernels import KernelKey, Part, Step, kernel_for
+from .layout import Walk, choose_layout
+from .program import WORKSPACE, Patch, Phase, Program
+from .words import (
+    BLOCK,
     CONSTANTS,
     FRONT,
+    ITEMSIZE,
+    LANES,
+    LINE,
     OPERANDS,
     ORIGIN,
     PARTS,
+    SCAN_BLOCK,
     SCRATCH,
     STRAINED,
     STREAMED,
     TURN,
-)
-from .codegen.lanes import LANES
-from .codegen.operands import Operands
-from .codegen.storage import ITEMSIZE
-from .compile import Kernel, compile_kernel
-from .loops.columns import WIDEST_TILE, make_columns_kernel
-from .loops.flush import LINE
-from .loops.rows import BLOCK, make_rows_kernel
-from .loops.scan_columns import (
     WIDEST_BOTH_WAYS,
     WIDEST_ONE_WAY,
+    WIDEST_TILE,
     groups_of,
-    make_scan_columns_kernel,
 )
-from .loops.scan_parts import SCAN_BLOCK
-from .loops.scan_rows import (
-    make_back_parts_kernel,
-    make_back_totals_kernel,
-    make_prefix_totals_kernel,
-    make_scan_parts_kernel,
-    make_scan_rows_kernel,
-    make_scan_totals_kernel,
-)
-from .loops.stages import make_stage_kernel
 
-# Outputs from this size on are written past the caches. With 48 MB of last-level cache, 16 MB
-# written so and then read by another kernel took two thirds of the time (4.4 ms for norm2 and a
-# cumsum behind it, 3.3 ms so), 8 MB took the same, and 4 MB were slower.
-STREAM_BYTES = 8 << 20
-# But not where they are written in shorter runs than this. The line at the end of a run is written
-# partly past the caches and partly not, which is slow: rows of 30 float32 took 58 ms instead of 15,
-# rows of 100 19 instead of 10, rows of 256 7 instead of 9. Down to half of it, runs of whole lines.
+# Outputs are not written past the caches in shorter runs than this. The line at the end of a run
+# is written partly past the caches and partly not, which is slow: rows of 30 float32 took 58 ms
+# instead of 15, rows of 100 19 instead of 10, rows of 256 7 instead of 9. Down to half of it, runs
+# of whole lines.
 STREAM_RUN = 1 << 10
-
-# Lanes lie along folded rows from this extent on, though it is less than the lanes are: columns of
-# short packed rows would be read element by element (softmax of rows of 5 took 20 ms instead of 12;
-# of rows of 3 about the same).
-SHORTEST_FOLD = 4
 
 # Rows are cut over threads only where they are few and long.
 MOST_CUT_ROWS = 64
 LEAST_CUT_BLOCKS = 8
-# The steps of a two-way scan over rows that are cut.
-TWO_WAY_PARTS = {
-    "prefix-totals": make_prefix_totals_kernel,
-    "back-totals": make_back_totals_kernel,
-    "back-parts": make_back_parts_kernel,
-}
-
-
-@dataclass
-class Layout:
-    """Dimensions after merging: the axis, the rest, and which way the lanes lie."""
-
-    schedule: str  # "rows" or "columns", "packed", "strided" or "bent"
-    outer_sizes: list[int]
-    outer_strides: list[list[int]]  # per operand
-    axis_sizes: list[int]
-    axis_strides: list[list[int]]
-    columns: int = 0
-    column_strides: list[int] | None = None
 
 
 def element_of(problem: Problem, operand: str, dtypes: Mapping[str, str] | None) -> str:
@@ -106,83 +65,6 @@ def element_of(problem: Problem, operand: str, dtypes: Mapping[str, str] | None)
 def blocks_of(problem: Problem) -> int:
     size = SCAN_BLOCK if isinstance(problem.formula, ScanFormula) else BLOCK
     return -(-problem.extent // size)
-
-
-def _packed(strides: Sequence[int], items: Sequence[int]) -> int:
-    """How many operands would be read element by element with lanes along these strides."""
-    return sum(abs(s) != item for s, item in zip(strides, items, strict=True))
-
-
-def choose_layout(
-    problem: Problem,
-    strides: Sequence[Sequence[int]],
-    items: Sequence[int],
-    lanes: Sequence[int],
-) -> Layout:
-    """Split dimensions into axis and rest and decide which way the lanes lie.
-
-    ``strides`` are per operand and dimension of the problem, ``items`` the sizes of the operands'
-    elements; ``lanes`` are the operands that are walked along the lanes, the others are constant
-    along the axis.
-    """
-    shape, axes = problem.shape, problem.axes
-    per_operand = [list(s) for s in strides]
-    pointwise = is_pointwise(problem.formula)
-    outer = [d for d in range(len(shape)) if d not in axes]
-    guide = per_operand[lanes[0]] if lanes else per_operand[-1]
-    outer.sort(key=lambda d: -abs(guide[d]))
-    outer_sizes, outer_strides = merge(
-        [shape[d] for d in outer], [[s[d] for d in outer] for s in per_operand]
-    )
-    axis = list(axes)
-    if pointwise:  # no order to keep: walk the axis as memory lies
-        axis.sort(key=lambda d: -abs(per_operand[-1][d]))
-    axis_sizes, axis_strides = merge(
-        [shape[d] for d in axis], [[s[d] for d in axis] for s in per_operand]
-    )
-    if pointwise and len(axis_sizes) > 1:  # all but the innermost are independent rows
-        outer_sizes = outer_sizes + axis_sizes[:-1]
-        outer_strides = [o + a[:-1] for o, a in zip(outer_strides, axis_strides, strict=True)]
-        axis_sizes, axis_strides = axis_sizes[-1:], [a[-1:] for a in axis_strides]
-    if not axis_sizes:
-        axis_sizes, axis_strides = [1], [[item] for item in items]
-    if len(axis_sizes) > 1:
-        return Layout("bent rows", outer_sizes, outer_strides, axis_sizes, axis_strides)
-    # In elements: 1 where neighbours are neighbours in memory, -1 where they descend.
-    along = [axis_strides[o][0] / items[o] for o in lanes]
-    one_way = along.count(along[0]) == len(along) and abs(along[0]) == 1
-    packed = one_way and (along[0] > 0 or isinstance(problem.formula, ScanFormula))
-    rows = Layout(
-        "packed rows" if packed else "strided rows",
-        outer_sizes,
-        outer_strides,
-        axis_sizes,
-        axis_strides,
-    )
-    if not outer_sizes:
-        return rows
-    sizes = [items[o] for o in lanes]
-    along_axis = _packed([axis_strides[o][0] for o in lanes], sizes)
-    candidates = [
-        (_packed([outer_strides[o][d] for o in lanes], sizes), -size, d)
-        for d, size in enumerate(outer_sizes)
-    ]
-    across, negative_size, d = min(candidates)
-    extent, width = axis_sizes[0], -negative_size
-    folds = isinstance(problem.formula, RowFormula) and not pointwise
-    shortest = SHORTEST_FOLD if folds else LANES
-    if width < LANES or (extent >= shortest and along_axis <= across):
-        return rows
-    steps = [s[d] for s in outer_strides]
-    return Layout(
-        "packed columns" if all(map(operator.eq, steps, items)) else "strided columns",
-        outer_sizes[:d] + outer_sizes[d + 1 :],
-        [s[:d] + s[d + 1 :] for s in outer_strides],
-        axis_sizes,
-        axis_strides,
-        width,
-        steps,
-    )
 
 
 def _alignment_to_stream(run_bytes: int) -> int:
@@ -199,118 +81,20 @@ def _along(problem: Problem, operand: str, strides: tuple[int, ...]) -> tuple[in
     return tuple(0 if d in problem.axes else s for d, s in enumerate(strides))
 
 
-@dataclass(frozen=True)
-class KernelKey:
-    """Everything a kernel is compiled for."""
-
-    op: Op
-    selection: tuple[Any, ...]
-    element: str
-    schedule: str
-    full: tuple[str, ...]
-    row: tuple[str, ...]
-    written: tuple[int, ...]
-    types: tuple[tuple[str, str], ...]  # of operands that do not have the element type
-
-    @property
-    def formula(self) -> RowFormula | ScanFormula:
-        return self.op.record(self.selection, self.element)
-
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """Outputs that a scan writes at the end of a row."""
-        if isinstance(self.formula, RowFormula):
-            return ()
-        return tuple(o.name for o in self.op.writes if o.role is Role.ROW)
-
-
-@cache
-def kernel_for(key: KernelKey, role: str) -> Kernel:
-    """The compiled kernel of an op as a whole, plain, or for a part of rows cut over threads."""
-    formula, element, schedule = key.formula, key.element, key.schedule
-    bent, packed = schedule.startswith("bent"), schedule.startswith("packed")
-
-    def make():
-        operands = Operands(
-            element,
-            key.full,
-            key.row,
-            key.op.outputs,
-            key.written,
-            bent=bent,
-            packed=packed,
-            flipped=schedule == "packed flipped rows",
-            types=dict(key.types),
-            ends=key.ends,
-        )
-        if isinstance(formula, RowFormula):
-            if role.startswith("stage"):
-                return make_stage_kernel(formula, element, operands, int(role[5:]))
-            if schedule.endswith("columns"):
-                return make_columns_kernel(formula, element, operands)
-            return make_rows_kernel(formula, element, operands)
-        if role == "totals":
-            return make_scan_totals_kernel(formula, element, operands)
-        if role == "parts":
-            return make_scan_parts_kernel(formula, element, operands)
-        plain = role.startswith("plain")
-        for part, make_part in TWO_WAY_PARTS.items():
-            if role.endswith(part):
-                return make_part(formula, element, operands, plain)
-        if schedule.endswith("columns"):
-            return make_scan_columns_kernel(formula, element, operands, plain)
-        return make_scan_rows_kernel(formula, element, operands, plain)
-
-    outputs = "".join(key.op.outputs[w] for w in key.written)
-    # Operands by name: a kernel is compiled for their number and order.
-    operands = f"{'_'.join(key.full)}.{'_'.join(key.row)}.{outputs}".replace(".", "_of_")
-    operands += "".join(f"_{name}_{kind}" for name, kind in key.types)
-    chosen = "-".join(str(value) for value in key.selection) or "any"
-    words = (key.op.name, chosen, element, schedule.replace(" ", "-"), operands, role)
-    return compile_kernel("-".join(words), formula, make)
-
-
-class Phase:
-    """A kernel run over its units, after the phase before it.
-
-    Attributes
-    ----------
-    units
-        How many units there are.
-    only_if_strained
-        Skip it unless an earlier phase has set ``STRAINED``.
-    """
-
-    __slots__ = ("_kernel", "_key", "_role", "only_if_strained", "units")
-
-    def __init__(self, key: KernelKey, role: str, units: int, only_if_strained: bool = False):
-        self._key, self._role, self.units = key, role, units
-        self.only_if_strained = only_if_strained
-        self._kernel: Kernel | None = None
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel, compiled when it is first wanted."""
-        if self._kernel is None:
-            self._kernel = kernel_for(self._key, self._role)
-        return self._kernel
-
-
-def run_phases(
-    phases: Sequence[Phase], block: array, traffic: int, threads: int, owners: Any
-) -> None:
-    """Run phases on a filled parameter block; ``owners`` keep what it points to alive."""
-    p, held = block.buffer_info()[0], (block, owners)
-    for phase in phases:
-        if phase.only_if_strained and not block[STRAINED]:
-            continue
-        pool.run(phase.kernel.address, p, phase.units, traffic, threads, held)
-
-
 def has_plain_form(problem: Problem) -> bool:
     """Whether a two-way scan of scaled products may first be tried without scaling."""
     formula = problem.formula
     return isinstance(formula, ScanFormula) and formula.scaled is not None
+
+
+def computes_in_singles(problem: Problem, types: tuple[tuple[str, str], ...]) -> bool:
+    """Whether float32 lanes may be tried: of float32 or narrower elements, not along a scan."""
+    return (
+        problem.precision == "fast"
+        and problem.element != "f64"
+        and isinstance(problem.formula, RowFormula)
+        and all(kind == "bool" for _, kind in types)
+    )
 
 
 def _bits(value: float) -> int:
@@ -321,201 +105,232 @@ def workspace_bound(problem: Problem) -> int:
     """Workspace that suffices whatever the strides: tiles may double the rows by rounding up."""
     n = problem.extent
     rows = int(np.prod(problem.shape, dtype=np.int64)) // n if n else 0
-    return Launch._scratch(problem, 2 * rows, blocks_of(problem), down_columns=True)
+    return _scratch(problem, 2 * rows, blocks_of(problem), down_columns=True)
 
 
 class Launch:
-    """A problem on one set of strides, ready to run on any addresses."""
+    """A problem on one set of strides, ready to run on any addresses.
+
+    Attributes
+    ----------
+    program
+        What runs on operands that are apart; addresses come in the order of ``strides``.
+    program_in_place
+        What runs where an output lies on an operand: there a second attempt would find its inputs
+        overwritten.
+    schedule
+        How the kernels walk memory.
+    """
 
     def __init__(
         self,
         problem: Problem,
-        strides: dict[str, tuple[int, ...]],
+        strides: Mapping[str, tuple[int, ...]],
         threads: int,
         dtypes: Mapping[str, str] | None = None,
     ):
         op, formula = problem.op, problem.formula
+        if problem.reverse and isinstance(formula, RowFormula):
+            raise TypeError(f"{op.name}: rows have no direction that could be reversed")
         full, row = problem.symbols()
-        written = tuple(k for k, n in enumerate(op.outputs) if n in strides)
-        called = {o.symbol: o.name for o in op.reads}
+        outputs = tuple(o.name for o in problem.writes)
+        written = tuple(k for k, n in enumerate(outputs) if n in strides)
+        called = {o.symbol: o.name for o in problem.reads}
         inputs = [called[n.removesuffix("_before")] for n in (*full, *row)]
-        self.sources = (*inputs, *(op.outputs[w] for w in written))
-        table = [_along(problem, n, strides[n]) for n in self.sources]
-        stored = {n: element_of(problem, n, dtypes) for n in self.sources}
-        items = [ITEMSIZE[stored[n]] for n in self.sources]
+        sources = (*inputs, *(outputs[w] for w in written))
+        stored = {n: element_of(problem, n, dtypes) for n in sources}
         types = tuple(
             (op.operand(n).symbol, kind) for n, kind in stored.items() if kind != problem.element
         )
-        lanes = [k for k, n in enumerate(self.sources) if op.operand(n).role is Role.ELEMENT]
-        layout = choose_layout(problem, table, items, lanes)
-        self._offsets = [0] * len(table)
-        origin, turn = 0, 1
+        layout = choose_layout(
+            problem,
+            [_along(problem, n, strides[n]) for n in sources],
+            [ITEMSIZE[stored[n]] for n in sources],
+            [k for k, n in enumerate(sources) if op.operand(n).role is Role.ELEMENT],
+        )
+        offsets = [0] * len(sources)
+        turned = False
         if isinstance(formula, ScanFormula):
             # Backwards along the axis: start at the far end with the stride turned round.
             alone_against = formula.against and formula.prefix is None
-            if problem.reverse != alone_against:
-                origin, turn = problem.extent - 1, -1
-                for o, s in enumerate(layout.axis_strides):
-                    self._offsets[o] = (layout.axis_sizes[0] - 1) * s[0]
-                    s[0] = -s[0]
-            if layout.schedule == "packed rows" and layout.axis_strides[0][0] < 0:
-                layout.schedule = "packed flipped rows"
+            turned = problem.reverse != alone_against
+        if turned:
+            offsets = layout.turn()
+        if isinstance(formula, ScanFormula):
+            layout.flip_lanes()
         self.schedule = layout.schedule
-        units = int(np.prod(layout.outer_sizes, dtype=np.int64)) if layout.outer_sizes else 1
-        blocks = blocks_of(problem)
+        self._problem, self._layout, self._threads = problem, layout, threads
+        self._rows = int(np.prod(layout.outer_sizes, dtype=np.int64)) if layout.outer_sizes else 1
+        self._blocks = blocks_of(problem)
+        self._key = KernelKey(
+            op,
+            problem.selection,
+            problem.element,
+            layout.schedule,
+            full,
+            row,
+            outputs,
+            written,
+            types,
+            computes_in_singles(problem, types),
+        )
+        size = problem.numel * ITEMSIZE[problem.element]
+        self._traffic = size * (len(full) + len(written))
         tile = tiles = 0
         if layout.columns:
-            tile = self._tile(formula, layout.columns, units, threads)
+            tile = _tile(formula, layout.columns, self._rows, threads)
             tiles = -(-layout.columns // tile)
-        rows = units * max(1, tiles * tile)
-        self.workspace = self._scratch(problem, rows, blocks, down_columns=bool(layout.columns))
-        head = [0] * (OPERANDS + 2 * len(table))
-        head[0:3] = [units, layout.axis_sizes[0], blocks]
-        if layout.schedule.startswith("bent"):
-            head[1] = problem.extent
+        cut = self._worth_cutting()
+        template = self._template(tile, tiles, turned)
+        template[PARTS] = threads if cut else 0
+        if machine.here().streams(self._touched(sources, strides, stored)):
+            run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]
+            template[STREAMED] = _alignment_to_stream(run_bytes)
+        rows = self._rows * max(1, tiles * tile)
+        workspace = _scratch(problem, rows, self._blocks, down_columns=bool(layout.columns))
+        patches = [
+            Patch(OPERANDS + 2 * k, name, offset)
+            for k, (name, offset) in enumerate(zip(sources, offsets, strict=True))
+        ]
+        if workspace:
+            patches.append(Patch(SCRATCH, WORKSPACE))
+
+        def program(phases: list[Phase]) -> Program:
+            return Program(template, patches, phases, strides, workspace, threads)
+
+        units = self._rows * (tiles or (template[2] if is_pointwise(formula) else 1))
+        phases_of = self._cut if cut else partial(self._uncut, units)
+        self.program = self.program_in_place = program(phases_of(scaled=True))
+        if cut and isinstance(formula, ScanFormula) and (reads_neighbours(formula) or formula.end):
+            # In place, one part may have written what another has yet to read: the neighbour across
+            # a cut, or the state in front of a row.
+            self.program_in_place = program(self._uncut(units, scaled=True))
+        if has_plain_form(problem):
+            again = phases_of(scaled=True, condition=STRAINED)
+            self.program = program([*phases_of(scaled=False), *again])
+        names = list(strides)
+        self._outputs = [k for k, n in enumerate(names) if n in op.outputs]
+        self._inputs = [k for k, n in enumerate(names) if n not in op.outputs]
+
+    def _touched(
+        self,
+        sources: Sequence[str],
+        strides: Mapping[str, tuple[int, ...]],
+        stored: Mapping[str, str],
+    ) -> int:
+        """Bytes of memory that a run touches; what is broadcast counts once."""
+        return sum(
+            ITEMSIZE[stored[n]]
+            * math.prod(
+                size
+                for size, step in zip(self._problem.shape_of(n), strides[n], strict=True)
+                if step
+            )
+            for n in set(sources)
+        )
+
+    def _template(self, tile: int, tiles: int, turned: bool) -> list[int]:
+        """The parameter block but for addresses."""
+        problem, layout = self._problem, self._layout
+        count = len(layout.axis_strides)
+        head = [0] * (OPERANDS + 2 * count)
+        blocks = self._blocks
+        if is_pointwise(problem.formula) and not layout.columns:
+            blocks = -(-layout.axis_sizes[0] // BLOCK)
+        is_bent = layout.schedule.walk is Walk.BENT
+        head[0:3] = [self._rows, problem.extent if is_bent else layout.axis_sizes[0], blocks]
         head[4:6] = [len(layout.outer_sizes), len(layout.axis_sizes)]
         head[6] = len(head)
-        head[7] = head[6] + len(layout.outer_sizes) * (1 + len(table))
+        head[7] = head[6] + len(layout.outer_sizes) * (1 + count)
         head[8:11] = [layout.columns, tile, tiles]
-        held = problem.constants
-        constants = [held.get(name, 0.0) for name in CONSTANT_NAMES]
-        head[CONSTANTS : CONSTANTS + 3] = [_bits(v) for v in constants]
+        head[CONSTANTS:FRONT] = constant_words(problem)
         head[FRONT] = _bits(float(problem.extent - 1 if problem.reverse else 0))
-        head[ORIGIN], head[TURN] = origin, turn
+        head[ORIGIN], head[TURN] = (problem.extent - 1, -1) if turned else (0, 1)
         if layout.column_strides:
             head[OPERANDS + 1 :: 2] = layout.column_strides
         body = head + layout.outer_sizes + [v for s in layout.outer_strides for v in s]
-        body += layout.axis_sizes + [v for s in layout.axis_strides for v in s]
-        self.template = array("q", body)
-        if layout.columns:
-            units *= tiles
-        elif is_pointwise(formula):
-            blocks = -(-layout.axis_sizes[0] // BLOCK)
-            self.template[2] = blocks
-            units *= blocks
-        self.units = units
-        numel = int(np.prod(problem.shape, dtype=np.int64))
-        self.traffic = numel * ITEMSIZE[problem.element] * (len(full) + len(written))
-        self.key = KernelKey(
-            op, problem.selection, problem.element, layout.schedule, full, row, written, types
-        )
-        written_bytes = numel * ITEMSIZE[problem.element] * len(written)
-        run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]
-        if written_bytes >= STREAM_BYTES:
-            self.template[STREAMED] = _alignment_to_stream(run_bytes)
-        self.phases = [Phase(self.key, "whole", units)]
-        # In place, a second attempt would find its inputs overwritten.
-        self.phases_in_place = self.phases
-        if has_plain_form(problem):
-            self.phases = [
-                Phase(self.key, "plain", units),
-                Phase(self.key, "whole", units, only_if_strained=True),
-            ]
-        if self._worth_cutting(problem, layout, threads):
-            self._cut(formula, threads)
+        return body + layout.axis_sizes + [v for s in layout.axis_strides for v in s]
 
-    def _worth_cutting(self, problem: Problem, layout: Layout, threads: int) -> bool:
+    def _worth_cutting(self) -> bool:
         """Whether threads should share rows: few rows, that do not even out, of many blocks."""
-        rows, blocks = int(self.template[0]), blocks_of(problem)
+        rows, threads = self._rows, self._threads
         return (
             threads > 1
             and rows < 2 * threads
             and rows % threads != 0
             and rows <= MOST_CUT_ROWS
-            and blocks >= LEAST_CUT_BLOCKS
-            and self.traffic >= 2 * pool.SERIAL_BYTES
-            and not layout.columns
-            and not is_pointwise(problem.formula)
+            and self._blocks >= LEAST_CUT_BLOCKS
+            and self._traffic >= 2 * machine.here().serial_bytes
+            and not self._layout.columns
+            and not is_pointwise(self._problem.formula)
         )
 
-    def _cut(self, formula: RowFormula | ScanFormula, threads: int) -> None:
-        rows, blocks = int(self.template[0]), int(self.template[2])
-        self.template[PARTS] = threads
-        if isinstance(formula, ScanFormula) and formula.prefix:
-            plain = any(phase.only_if_strained for phase in self.phases)
-            self.phases_in_place = self._two_way_parts("whole", threads)
-            self.phases = self.phases_in_place
-            if plain:
-                again = self._two_way_parts("whole", threads, only_if_strained=True)
-                self.phases = self._two_way_parts("plain", threads) + again
-            return
-        if isinstance(formula, ScanFormula):
-            counted = min(blocks, (threads - 1) * -(-blocks // threads))
-            self.phases = [
-                Phase(self.key, "totals", rows * counted),
-                Phase(self.key, "parts", rows * threads),
-            ]
-        else:
-            last = rows if formula.finish else rows * blocks
-            self.phases = [
-                Phase(self.key, f"stage{k}", rows * blocks)
-                for k, step in enumerate(formula.passes)
-                if step.monoid
-            ]
-            self.phases.append(Phase(self.key, f"stage{len(formula.passes)}", last))
-        self.phases_in_place = self.phases
+    def _phase(self, part: Part, units: int, condition: int = 0) -> Phase:
+        return Phase(partial(kernel_for, self._key, part), units, self._traffic, condition)
 
-    def _two_way_parts(self, form: str, threads: int, only_if_strained=False) -> list[Phase]:
-        rows, blocks = int(self.template[0]), int(self.template[2])
-        units = (rows * blocks, rows * threads, rows * threads)
+    def _uncut(self, units: int, scaled: bool, condition: int = 0) -> list[Phase]:
+        return [self._phase(Part(plain=not scaled), units, condition)]
+
+    def _cut(self, scaled: bool, condition: int = 0) -> list[Phase]:
+        """The phases where threads share rows."""
+        formula, threads = self._problem.formula, self._threads
+        blocks, parts = self._rows * self._blocks, self._rows * threads
+        if isinstance(formula, RowFormula):
+            stages = [k for k, step in enumerate(formula.passes) if step.monoid]
+            phases = [self._phase(Part(Step.STAGE, k), blocks) for k in stages]
+            last = Part(Step.STAGE, len(formula.passes))
+            return [*phases, self._phase(last, self._rows if formula.finish else blocks)]
+        if not formula.prefix:
+            counted = min(self._blocks, (threads - 1) * -(-self._blocks // threads))
+            totals = self._phase(Part(Step.TOTALS), self._rows * counted)
+            return [totals, self._phase(Part(Step.PARTS), parts)]
+        steps = {Step.PREFIX_TOTALS: blocks, Step.BACK_TOTALS: parts, Step.BACK_PARTS: parts}
         return [
-            Phase(self.key, f"{form}-{part}", count, only_if_strained)
-            for part, count in zip(TWO_WAY_PARTS, units, strict=True)
+            self._phase(Part(step, plain=not scaled), units, condition)
+            for step, units in steps.items()
         ]
 
-    @staticmethod
-    def _tile(formula: RowFormula | ScanFormula, columns: int, units: int, threads: int) -> int:
-        """Columns per tile: wide, but enough tiles that every thread has some."""
-        widest = WIDEST_TILE
-        if isinstance(formula, ScanFormula):
-            widest = WIDEST_BOTH_WAYS if formula.prefix else WIDEST_ONE_WAY
-        share = -(-columns * units // (2 * threads))
-        tile = min(widest, max(64, share), columns)
-        return -(-tile // LANES) * LANES
-
-    @staticmethod
-    def _scratch(problem: Problem, rows: int, blocks: int, down_columns: bool) -> int:
-        """Bytes of workspace: a state for each block of a row, of the folds that need one."""
-        formula = problem.formula
-        if blocks < 2:
-            return 0
-        cut = rows <= 2 * MOST_CUT_ROWS and blocks >= LEAST_CUT_BLOCKS
-        if isinstance(formula, ScanFormula) and formula.prefix:
-            carries = len(formula.prefix.state)
-            behind = carries + len(formula.monoid.state) if cut else 0
-            groups = groups_of(problem.extent) if down_columns else 0
-            return rows * (blocks * (carries + behind) + groups * carries) * 8
-        if not cut:
-            return 0
-        monoids = [formula.monoid] if isinstance(formula, ScanFormula) else _monoids(formula)
-        return rows * blocks * sum(len(m.state) for m in monoids) * 8
-
-    def run(self, addresses: dict[str, int], workspace: int, threads: int, owners: Any) -> None:
-        """Run on operands at these addresses, which ``owners`` keep alive."""
-        block = self.template[:]
-        block[SCRATCH] = workspace
-        for o, name in enumerate(self.sources):
-            block[OPERANDS + 2 * o] = addresses[name] + self._offsets[o]
-        phases = self.phases
-        if phases is not self.phases_in_place and self._is_in_place(addresses):
-            phases = self.phases_in_place
-        run_phases(phases, block, self.traffic, threads, owners)
-
-    def operand_words(self) -> list[tuple[int, str, int]]:
-        """Words of the parameter block that hold addresses: whose, and how far from its start."""
-        return [
-            (OPERANDS + 2 * o, name, offset)
-            for o, (name, offset) in enumerate(zip(self.sources, self._offsets, strict=True))
-        ]
-
-    def run_block(self, block: array, threads: int, owners: Any) -> None:
-        """Run on a filled parameter block, of operands that are apart."""
-        run_phases(self.phases, block, self.traffic, threads, owners)
-
-    def _is_in_place(self, addresses: dict[str, int]) -> bool:
-        targets = {addresses[n] for n in self.key.op.outputs if n in addresses}
-        return any(a in targets for n, a in addresses.items() if n not in self.key.op.outputs)
+    def run(self, addresses: Sequence[int], owners: Any, workspace: int = 0, size: int = 0) -> None:
+        """Run on operands at these addresses, in the order of ``strides``; see the program's."""
+        program = self.program
+        if program is not self.program_in_place:
+            targets = {addresses[k] for k in self._outputs}
+            if any(addresses[k] in targets for k in self._inputs):
+                program = self.program_in_place
+        program.run(addresses, owners, workspace, size)
 
 
-def _monoids(formula: RowFormula):
+def _tile(formula: RowFormula | ScanFormula, columns: int, units: int, threads: int) -> int:
+    """Columns per tile: as many as the cache holds, but enough tiles that every thread has some."""
+    widest = WIDEST_TILE
+    if isinstance(formula, ScanFormula):
+        widest = WIDEST_BOTH_WAYS if formula.prefix else WIDEST_ONE_WAY
+    # A row of accumulators for each lane, one of totals, and one of what is known.
+    doubles = (LANES + 2) * max((len(m.state) for m in _monoids(formula)), default=1)
+    widest = min(widest, machine.here().widest(8 * doubles))
+    share = -(-columns * units // (2 * threads))
+    tile = max(64, min(widest, share))
+    return -(-min(tile, columns) // LANES) * LANES
+
+
+def _scratch(problem: Problem, rows: int, blocks: int, down_columns: bool) -> int:
+    """Bytes of workspace: a state for each block of a row, of the folds that need one."""
+    formula = problem.formula
+    if blocks < 2:
+        return 0
+    cut = rows <= 2 * MOST_CUT_ROWS and blocks >= LEAST_CUT_BLOCKS
+    if isinstance(formula, ScanFormula) and formula.prefix:
+        carries = len(formula.prefix.state)
+        behind = carries + len(formula.monoid.state) if cut else 0
+        groups = groups_of(problem.extent) if down_columns else 0
+        return rows * (blocks * (carries + behind) + groups * carries) * 8
+    if not cut:
+        return 0
+    return rows * blocks * sum(len(m.state) for m in _monoids(formula)) * 8
+
+
+def _monoids(formula: RowFormula | ScanFormula) -> list[Monoid]:
+    """What is folded or scanned, but for what a two-way scan does first."""
+    if isinstance(formula, ScanFormula):
+        return [formula.monoid]
     return [step.monoid for step in formula.passes if step.monoid]

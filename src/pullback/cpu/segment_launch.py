@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import struct
-from array import array
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 from ..core.declare import Op, Operand, Role, Type
 from ..core.problem import Problem
 from ..errors import UnsupportedError
 from ..formulas.record import RowFormula, is_pointwise, names_read
-from . import pool
-from .codegen.block import CONSTANT_NAMES, CONSTANTS
-from .codegen.operands import Operands
-from .codegen.storage import ITEMSIZE
+from . import machine, pool
+from . import segment_words as segment
 from .compile import Kernel, compile_kernel
-from .loops import segment
-from .loops.segment_rows import make_pointwise_kernel, make_runs_kernel
-
-WORKSPACE = "workspace"
+from .data import constant_words, numbered
+from .program import WORKSPACE, Patch, Phase, Program
+from .segment_words import TILE_COLUMNS, folds_in_tiles
+from .words import CONSTANTS, FRONT, ITEMSIZE, LANES, LINE
 
 # What the kernels are compiled for that only look at ids.
 _NO_FORMULA = RowFormula()
-
-
-def cut_by(op: Op) -> Operand:
-    """The operand that cuts rows into segments: ids or offsets."""
-    return next(o for o in op.reads if o.role in (Role.IDS, Role.OFFSETS))
 
 
 def record_of(problem: Problem) -> RowFormula:
@@ -41,7 +33,7 @@ def record_of(problem: Problem) -> RowFormula:
 
 def order_of(problem: Problem) -> str:
     """How the rows of a segment are found."""
-    if cut_by(problem.op).role is Role.OFFSETS:
+    if problem.cut_by.role is Role.OFFSETS:
         return "offsets"
     return "sorted" if problem.is_sorted else "unsorted"
 
@@ -57,15 +49,52 @@ def way_of(problem: Problem) -> str:
     if not is_pointwise(formula) or of_segment or order_of(problem) == "offsets":
         return "runs"
     rows, elements = problem.used(Role.ROW), problem.used(Role.ELEMENT)
-    is_gather = formula.copies and len(rows) == 1 and not elements and len(problem.op.writes) == 1
+    is_gather = formula.copies and len(rows) == 1 and not elements and len(problem.writes) == 1
     return "gather" if is_gather else "pointwise"
 
 
+@dataclass(frozen=True)
+class Tiles:
+    """Columns folded for all segments at once, for rows in any order."""
+
+    columns: int  # of a tile
+    count: int
+    bytes_each: int
+
+    @property
+    def bytes(self) -> int:
+        return self.count * self.bytes_each + LINE
+
+
+def tiles_of(problem: Problem, threads: int) -> Tiles | None:
+    """Tiles whose states fit the caches, with one for every thread; None where rows are sorted."""
+    formula = record_of(problem)
+    rows_in_any_order = order_of(problem) == "unsorted" and way_of(problem) == "runs"
+    row_operands = tuple(o.symbol for o in problem.used(Role.ROW))
+    if not rows_in_any_order or not folds_in_tiles(formula, row_operands):
+        return None
+    item, columns = ITEMSIZE[problem.element], problem.embedding_dim
+    line = max(LANES, LINE // item)
+    state = 8 * problem.num_segments * len(formula.passes[0].monoid.state)
+    room = machine.here().caches.last_level // 2 // threads
+    fitting = room // state // line * line if state else TILE_COLUMNS
+    even = -(-columns // threads // line) * line
+    width = min(TILE_COLUMNS, fitting, max(line, even))
+    if width < line:
+        return None
+    return Tiles(width, -(-columns // width), state * width)
+
+
 def workspace_bytes(problem: Problem) -> int:
-    """Bytes for the order of the rows: none where they are runs already, or need no order."""
+    """Bytes that suffice for the order of the rows, or for states, whatever the threads."""
     if order_of(problem) != "unsorted" or way_of(problem) != "runs":
         return 0
-    return segment.sorting_bytes(problem.num_inputs, problem.num_segments)
+    tiles = tiles_of(problem, 1)
+    ordering = segment.sorting_bytes(problem.num_inputs, problem.num_segments)
+    if tiles is None:
+        return ordering
+    column = tiles.bytes_each // tiles.columns
+    return max(ordering, column * (problem.embedding_dim + TILE_COLUMNS) + LINE)
 
 
 @dataclass(frozen=True)
@@ -80,67 +109,50 @@ class SegmentKey:
     way: str
     full: tuple[str, ...]
     row: tuple[str, ...]
-    written: tuple[int, ...]
+    outputs: tuple[str, ...]  # what the record gives
+    written: tuple[int, ...]  # which of them are kept
+    packed: bool = False
 
 
 @cache
 def kernel_for(key: SegmentKey) -> Kernel:
     """The compiled kernel of a segment op."""
-    formula = key.op.record(key.selection, key.element)
+    record = key.op.record(key.selection, key.element)
+    formula = numbered(record, key.op.data, (*key.full, *key.row))
     assert isinstance(formula, RowFormula)
     element, ids = key.element, key.ids
 
     def make():
-        operands = Operands(element, key.full, key.row, key.op.outputs, key.written)
+        from .codegen.operands import Operands
+        from .loops.segment_rows import make_pointwise_kernel, make_runs_kernel, make_tiles_kernel
+
+        operands = Operands(element, key.full, key.row, key.outputs, key.written, packed=key.packed)
         if key.way == "pointwise":
             return make_pointwise_kernel(formula, element, operands, ids)
+        if key.way == "tiles":
+            return make_tiles_kernel(formula, element, operands, ids)
         return make_runs_kernel(formula, element, operands, ids, key.order)
 
-    outputs = "_".join(key.op.outputs[w] for w in key.written)
+    outputs = "_".join(key.outputs[w] for w in key.written)
     operands = "_of_".join(("_".join(key.full), "_".join(key.row), outputs))
     chosen = "-".join(str(value) for value in key.selection) or "any"
     order = key.order if key.way == "runs" else "any"
-    words = (key.op.name, chosen, element, ids, order, operands, f"segment-{key.way}")
+    way = f"segment-{key.way}{'-packed' if key.packed else ''}"
+    words = (key.op.name, chosen, element, ids, order, operands, way)
     return compile_kernel("-".join(words), formula, make)
 
 
 @cache
-def kernel_by_ids(role: str, ids: str) -> Kernel:
-    """A kernel that looks at ids alone."""
-    make = {
-        "check": segment.make_check_kernel,
-        "count": segment.make_count_kernel,
-        "fill": segment.make_fill_kernel,
-    }[role]
-    return compile_kernel(f"segment-{role}-{ids}", _NO_FORMULA, lambda: make(ids))
+def plain_kernel(which: str, *arguments: Any) -> Kernel:
+    """A kernel without arithmetic, which ``make_<which>_kernel`` makes of the arguments."""
 
+    def make() -> Callable:
+        from .loops import segment as loops
 
-@cache
-def place_kernel() -> Kernel:
-    return compile_kernel("segment-place", _NO_FORMULA, segment.make_place_kernel)
+        kernel: Callable = getattr(loops, f"make_{which}_kernel")(*arguments)
+        return kernel
 
-
-@cache
-def gather_kernel(element: str, ids: str) -> Kernel:
-    name = f"segment-gather-{element}-{ids}"
-    return compile_kernel(name, _NO_FORMULA, lambda: segment.make_gather_kernel(element, ids))
-
-
-@cache
-def clear_kernel(element: str, ids: str, by_offsets: bool) -> Kernel:
-    name = f"segment-clear-{element}-{ids}-{'offsets' if by_offsets else 'ids'}"
-    return compile_kernel(
-        name, _NO_FORMULA, lambda: segment.make_clear_kernel(element, ids, by_offsets)
-    )
-
-
-@dataclass(frozen=True)
-class Step:
-    """A kernel run over its units, after the step before it."""
-
-    kernel: Kernel
-    units: int
-    traffic: int
+    return compile_kernel("-".join(("segment", which, *map(str, arguments))), _NO_FORMULA, make)
 
 
 class SegmentLaunch:
@@ -148,26 +160,20 @@ class SegmentLaunch:
 
     Attributes
     ----------
-    template
-        Words of the parameter block, but for addresses.
-    addresses
-        Words that hold addresses: whose, and how far from its start.
-    steps
-        The kernels to run.
-    workspace
-        Bytes of workspace, which ``addresses`` know as ``WORKSPACE``.
+    program
+        What runs; addresses come in the order of ``strides``.
     """
 
     def __init__(
-        self, problem: Problem, strides: dict[str, tuple[int, ...]], ids: str, threads: int
+        self, problem: Problem, strides: Mapping[str, tuple[int, ...]], ids: str, threads: int
     ):
         op, asked = problem.op, names_read(record_of(problem))
         full, row = (
             [o for o in problem.used(role) if o.symbol in asked]
             for role in (Role.ELEMENT, Role.ROW)
         )
-        written = tuple(k for k, n in enumerate(op.outputs) if n in strides)
-        outputs = [op.writes[w] for w in written]
+        written = tuple(k for k, o in enumerate(problem.writes) if o.name in strides)
+        outputs = [problem.writes[w] for w in written]
         key = SegmentKey(
             op,
             problem.selection,
@@ -177,6 +183,7 @@ class SegmentLaunch:
             way_of(problem),
             tuple(o.symbol for o in full),
             tuple(o.symbol for o in row),
+            tuple(o.name for o in problem.writes),
             written,
         )
         operands = [*full, *row, *outputs]
@@ -186,14 +193,29 @@ class SegmentLaunch:
                     f"{op.name}: {operand.name} of type {operand.type.value}; operands of a "
                     f"segment op have its element type"
                 )
-        by = cut_by(op).name
-        self.template = self._words(problem, [strides[o.name] for o in operands])
-        self.template[segment.ID_STRIDE] = strides[by][0]
-        self.template[segment.FIRST_OUTPUT] = len(operands) - len(outputs)
-        self.addresses = [(segment.IDS, by, 0)]
-        self.addresses += [(segment.OPERANDS + 3 * k, o.name, 0) for k, o in enumerate(operands)]
-        self.workspace = workspace_bytes(problem)
-        self.steps = self._steps(problem, key, operands, threads)
+        by = problem.cut_by.name
+        template = self._words(problem, [strides[o.name] for o in operands])
+        template[segment.ID_STRIDE] = strides[by][0]
+        template[segment.FIRST_OUTPUT] = len(operands) - len(outputs)
+        patches = [Patch(segment.IDS, by)]
+        patches += [Patch(segment.OPERANDS + 3 * k, o.name) for k, o in enumerate(operands)]
+        phases = self._phases(problem, key, operands)
+        tiles = tiles_of(problem, max(1, pool.threads_for(2, phases[0].traffic, threads)))
+        workspace = tiles.bytes if tiles else workspace_bytes(problem)
+        if tiles:
+            item = ITEMSIZE[problem.element]
+            packed = all(strides[o.name][1] == item for o in operands)
+            kernel = partial(kernel_for, replace(key, way="tiles", packed=packed))
+            phases = [Phase(kernel, tiles.count, phases[0].traffic)]
+            template[segment.TILE] = tiles.columns
+            patches.append(Patch(segment.STATES, WORKSPACE))
+        elif workspace:
+            parts = segment.sorting_parts(problem.num_inputs, threads)
+            template[segment.PARTS] = parts
+            phases = [*self._sorting(ids, parts), *phases]
+            places = segment.sorting_offsets(problem.num_segments)
+            patches += [Patch(word, WORKSPACE, offset) for word, offset in places.items()]
+        self.program = Program(template, patches, phases, strides, workspace, threads)
 
     @staticmethod
     def _words(problem: Problem, strides: list[tuple[int, ...]]) -> list[int]:
@@ -202,51 +224,35 @@ class SegmentLaunch:
         words[segment.NUM_COLUMNS] = problem.embedding_dim
         words[segment.NUM_SEGMENTS] = problem.num_segments
         words[segment.NUM_OPERANDS] = len(strides)
-        held = problem.constants
-        for k, name in enumerate(CONSTANT_NAMES):
-            (words[CONSTANTS + k],) = struct.unpack("<q", struct.pack("<d", held.get(name, 0.0)))
+        words[CONSTANTS:FRONT] = constant_words(problem)
         for row_stride, column_stride in strides:
             words += [0, row_stride, column_stride]
         return words
 
-    def _steps(
-        self, problem: Problem, key: SegmentKey, operands: list[Operand], threads: int
-    ) -> list[Step]:
+    @staticmethod
+    def _phases(problem: Problem, key: SegmentKey, operands: list[Operand]) -> list[Phase]:
         rows, segments = problem.num_inputs, problem.num_segments
         width = problem.embedding_dim * ITEMSIZE[problem.element]
         counts = [segments if o.role is Role.ROW else rows for o in operands]
         traffic = sum(counts) * width + rows * ITEMSIZE[key.ids]
-        if key.way != "runs":
-            kernel = gather_kernel(key.element, key.ids) if key.way == "gather" else kernel_for(key)
-            return [Step(kernel, rows, traffic)]
-        steps = [Step(kernel_for(key), segments, traffic)]
-        if self.workspace:
-            steps = [*self._sorting(problem, key.ids, threads), *steps]
+        if key.way == "gather":
+            return [Phase(partial(plain_kernel, "gather", key.element, key.ids), rows, traffic)]
+        if key.way == "pointwise":
+            return [Phase(partial(kernel_for, key), rows, traffic)]
+        phases = [Phase(partial(kernel_for, key), segments, traffic)]
         by_offsets = key.order == "offsets"
         writes_elements = operands[-1].role is Role.ELEMENT
         if writes_elements and (problem.drops or by_offsets):
-            kernel = clear_kernel(key.element, key.ids, by_offsets)
-            steps.append(Step(kernel, rows, rows * (width + ITEMSIZE[key.ids])))
-        return steps
+            kernel = partial(plain_kernel, "clear", key.element, key.ids, by_offsets)
+            phases.append(Phase(kernel, rows, rows * (width + ITEMSIZE[key.ids])))
+        return phases
 
-    def _sorting(self, problem: Problem, ids: str, threads: int) -> list[Step]:
-        """The kernels that put the numbers of rows in order of their ids."""
-        offsets = segment.sorting_offsets(problem.num_segments)
-        self.addresses += [(word, WORKSPACE, offset) for word, offset in offsets.items()]
-        parts = segment.sorting_parts(problem.num_inputs, threads)
-        self.template[segment.PARTS] = parts
+    @staticmethod
+    def _sorting(ids: str, parts: int) -> list[Phase]:
+        """What puts the numbers of rows in order of their ids."""
+        shared = machine.here().serial_bytes
         return [
-            Step(kernel_by_ids("count", ids), parts, pool.SERIAL_BYTES),
-            Step(place_kernel(), 1, pool.SERIAL_BYTES),
-            Step(kernel_by_ids("fill", ids), parts, pool.SERIAL_BYTES),
+            Phase(partial(plain_kernel, "count", ids), parts, shared),
+            Phase(partial(plain_kernel, "place"), 1, shared),
+            Phase(partial(plain_kernel, "fill", ids), parts, shared),
         ]
-
-    def run(self, addresses: dict[str, int], threads: int, owners: Any) -> None:
-        """Run on operands and a workspace at these addresses, which ``owners`` keep alive."""
-        block = self.template[:]
-        for word, name, offset in self.addresses:
-            block[word] = addresses[name] + offset
-        words = array("q", block)
-        p, held = words.buffer_info()[0], (words, owners)
-        for step in self.steps:
-            pool.run(step.kernel.address, p, step.units, step.traffic, threads, held)

@@ -8,8 +8,7 @@ one library to another is a :class:`Namespace`; how records are walked is writte
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,11 +76,15 @@ class Namespace:
         """An array with its dimensions in another order."""
         return array.transpose(tuple(order))
 
+    def ascending(self, numbers: Any) -> Any:
+        """The places of numbers from the smallest on; equal ones stay in order."""
+        return self.module.argsort(numbers, stable=True)
+
 
 def evaluate(
     problem: Problem, operands: Mapping[str, Any], namespace: Namespace | None = None
 ) -> tuple[Any, ...]:
-    """The outputs of a problem, in the order of its op.
+    """The outputs that a problem has, in the order of its op.
 
     Parameters
     ----------
@@ -92,14 +95,11 @@ def evaluate(
     namespace
         The library of the arrays; NumPy's if it is not said.
     """
+    run = _by_segments if problem.is_segmented else _by_rows
     if namespace is None or namespace is NUMPY:
         with np.errstate(all="ignore"):
-            if problem.is_segmented:
-                return _by_segments(problem, operands)
-            return _by_rows(problem, operands, NUMPY)
-    if problem.is_segmented:
-        raise UnsupportedError(f"{problem.op.name}: rows that ids cut are evaluated in NumPy alone")
-    return _by_rows(problem, operands, namespace)
+            return run(problem, operands, NUMPY)
+    return run(problem, operands, namespace)
 
 
 def _by_rows(
@@ -107,23 +107,30 @@ def _by_rows(
 ) -> tuple[Any, ...]:
     order = _rows_last(problem)
     count = math.prod(problem.shape[d] for d in order[: len(order) - len(problem.axes)])
-    values = {}
-    for operand in (*problem.used(Role.ELEMENT), *problem.used(Role.ROW)):
-        array = namespace.transposed(namespace.wide(operands[operand.name]), order)
-        shape = problem.shape_of(operand.name)
-        array = namespace.module.broadcast_to(array, tuple(shape[d] for d in order))
+    values: dict[Role, Values] = {Role.ELEMENT: {}, Role.ROW: {}}
+    for operand, array in _used(problem, operands, namespace):
         length = problem.extent if operand.role is Role.ELEMENT else 1
-        values[operand.symbol] = array.reshape((count, length))
+        turned = namespace.transposed(array, order)
+        values[operand.role][operand.symbol] = turned.reshape((count, length))
     like = namespace.wide(_lead(problem, operands))
     rows = Rows(namespace, problem.formula, like, (count, problem.extent), problem.reverse)
-    results = rows.run(values, problem.constants)
+    results = rows.run(values[Role.ELEMENT], values[Role.ROW], problem.constants)
     back = [order.index(d) for d in range(len(order))]
     finished = []
-    for operand, result in zip(problem.op.writes, _by_role(problem, results), strict=True):
+    for operand, result in _outputs(problem, results):
         shape = problem.shape_of(operand.name)
         array = namespace.transposed(result.reshape(tuple(shape[d] for d in order)), back)
         finished.append(namespace.cast(array, _dtype(problem, operand, operands, namespace)))
     return tuple(finished)
+
+
+def _used(
+    problem: Problem, operands: Mapping[str, Any], namespace: Namespace
+) -> Iterator[tuple[Operand, Any]]:
+    """The operands that the formula reads, in their full shapes and wide."""
+    for operand in (*problem.used(Role.ELEMENT), *problem.used(Role.ROW)):
+        array = namespace.wide(operands[operand.name])
+        yield operand, namespace.module.broadcast_to(array, problem.shape_of(operand.name))
 
 
 def _rows_last(problem: Problem) -> list[int]:
@@ -132,10 +139,19 @@ def _rows_last(problem: Problem) -> list[int]:
     return [*rest, *problem.axes]
 
 
-def _by_role(problem: Problem, results: Mapping[Role, list[Any]]) -> list[Any]:
-    """What a formula gave by position and by row, in the order of the op's outputs."""
+def _outputs(problem: Problem, results: Mapping[Role, list[Any]]) -> Iterator[tuple[Operand, Any]]:
+    """The outputs there are, each with what the formula gave for it by position or by row.
+
+    A record gives those, or all that the op may have.
+    """
+    made = problem.writes
+    if sum(map(len, results.values())) != len(made):
+        made = problem.op.writes
     left = {role: iter(values) for role, values in results.items()}
-    return [next(left[o.role]) for o in problem.op.writes]
+    for operand in made:
+        result = next(left[operand.role])
+        if operand in problem.writes:
+            yield operand, result
 
 
 def _dtype(
@@ -146,6 +162,8 @@ def _dtype(
         return namespace.boolean
     if output.type is Type.INDEX:
         return namespace.module.int64
+    if output.type is Type.STATE:
+        return namespace.module.float64
     return _lead(problem, operands).dtype
 
 
@@ -184,14 +202,16 @@ class Rows:
         self.like, self.shape, self.reverse = like, shape, reverse
         self.values: Values = {}
 
-    def run(self, operands: Values, constants: Mapping[str, float]) -> dict[Role, list[Any]]:
+    def run(
+        self, elements: Values, rows: Values, constants: Mapping[str, float]
+    ) -> dict[Role, list[Any]]:
         """The outputs by role, in the order of memory.
 
-        Operands are called as formulas call them. Those with one element for every row have length
-        1 in the last dimension, and so do these outputs.
+        Operands, by position and by row, are called as formulas call them. Those with one element
+        for every row have length 1 in the last dimension, and so do these outputs.
         """
-        forward = {n: self.turned(v) for n, v in operands.items()}
-        self.values = {**forward, **self._places(), **self._befores(forward), **constants}
+        forward = {n: self.turned(v) for n, v in elements.items()}
+        self.values = {**forward, **self._places(), **self._befores(forward), **rows, **constants}
         if isinstance(self.formula, RowFormula):
             results = self._passes(self.formula)
         else:
@@ -221,7 +241,17 @@ class Rows:
 
     def call(self, function: Callable, **more: Any) -> list[Any]:
         """A formula function on what it asks for by name."""
-        known = {**self.values, **more}
+        return self.call_with({**self.values, **more}, function)
+
+    def call_on_rows(self, function: Callable, **more: Any) -> list[Any]:
+        """A formula function on what it asks for, all of which is the same along a row."""
+        return self.call(function, **more)
+
+    def give(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        """Let what follows know values of each row by name."""
+        self.values |= zip(names, values, strict=True)
+
+    def call_with(self, known: Values, function: Callable) -> list[Any]:
         missing = [n for n in parameters(function) if n not in known]
         if missing:
             raise TypeError(f"{function.__qualname__} asks for {missing}, which no operand gives")
@@ -235,7 +265,7 @@ class Rows:
 
     def _befores(self, operands: Values) -> Values:
         """The operands one position before, with the record's number in front of the first."""
-        borders = dict(self.formula.before) if isinstance(self.formula, ScanFormula) else {}
+        borders = dict(self.formula.before)
         asked = names_read(self.formula)
         found = {}
         for name, value in operands.items():
@@ -289,7 +319,7 @@ class Rows:
         """a[0], b[0], a[1], b[1] and so on; ``a`` may have one more."""
         shared = b.shape[-1]
         both = self.namespace.module.stack([a[..., :shared], b], -1)
-        return self.joined([both.reshape((*self.shape[:-1], 2 * shared)), a[..., shared:]])
+        return self.joined([both.reshape((*a.shape[:-1], 2 * shared)), a[..., shared:]])
 
     def scan(self, monoid: Monoid, start: Callable | None, against: bool) -> list[Any]:
         """The state in front of each row, then those up to and with each position.
@@ -317,12 +347,12 @@ class Rows:
             if step.monoid is not None:
                 state = dict(zip(step.monoid.state, self.folded(step.monoid), strict=True))
             if step.close is None:
-                self.values |= state
+                self.give(tuple(state), tuple(state.values()))
             else:
-                self.values |= zip(step.gives, self.call(step.close, **state), strict=True)
+                self.give(step.gives, self.call_on_rows(step.close, **state))
         return {
             Role.ELEMENT: self.call(formula.apply) if formula.apply else [],
-            Role.ROW: self.call(formula.finish) if formula.finish else [],
+            Role.ROW: self.call_on_rows(formula.finish) if formula.finish else [],
         }
 
     def _scans(self, formula: ScanFormula) -> dict[Role, list[Any]]:
@@ -342,40 +372,145 @@ class Rows:
         }
 
 
-# Rows that ids cut: each segment is a problem of its own.
+# Rows that ids or offsets cut into segments.
 
 
-def _by_segments(problem: Problem, operands: Mapping[str, Any]) -> tuple[Any, ...]:
-    places = _segment_places(problem, operands)
-    like = NUMPY.wide(_lead(problem, operands))
-    outputs = [
-        np.zeros(problem.shape_of(o.name), _dtype(problem, o, operands, NUMPY))
-        for o in problem.op.writes
-    ]
-    for segment, at in enumerate(places):
-        values = {}
-        for operand in (*problem.used(Role.ELEMENT), *problem.used(Role.ROW)):
-            taken = at if operand.role is Role.ELEMENT else [segment]
-            array = np.take(NUMPY.wide(operands[operand.name]), taken, axis=0)
-            values[operand.symbol] = np.moveaxis(array, 0, -1)
-        rows = Rows(NUMPY, problem.formula, like, (*problem.shape[1:], len(at)), problem.reverse)
-        results = rows.run(values, {**problem.constants, "extent": float(len(at))})
-        found = _by_role(problem, results)
-        for operand, output, result in zip(problem.op.writes, outputs, found, strict=True):
-            output[at if operand.role is Role.ELEMENT else [segment]] = np.moveaxis(result, -1, 0)
-    return tuple(outputs)
+def _by_segments(
+    problem: Problem, operands: Mapping[str, Any], namespace: Namespace
+) -> tuple[Any, ...]:
+    if isinstance(problem.formula, ScanFormula):
+        raise UnsupportedError(f"{problem.op.name}: a segment op folds rows, it does not scan them")
+    count = problem.num_segments
+    segment = _segment_of_each(problem, operands, namespace)
+    order = namespace.ascending(segment)
+    columns = list(range(1, len(problem.shape)))
+    inside = segment[order] < count
+    values: dict[Role, Values] = {Role.ELEMENT: {}, Role.ROW: {}}
+    for operand, array in _used(problem, operands, namespace):
+        last = namespace.transposed(array, [*columns, 0])
+        if operand.role is Role.ELEMENT:
+            # What belongs to no segment is a segment of ones: no derivative is NaN because of it.
+            last = namespace.module.where(inside, last[..., order], namespace.full(last, 1, ()))
+        values[operand.role][operand.symbol] = last
+    like = namespace.wide(_lead(problem, operands))
+    shape = (*problem.shape[1:], problem.num_inputs)
+    segments = Segments(namespace, problem.formula, like, shape, segment[order], count)
+    results = segments.run(values[Role.ELEMENT], values[Role.ROW], problem.constants)
+    back = namespace.ascending(order)
+    finished = []
+    for operand, result in _outputs(problem, results):
+        if operand.role is Role.ELEMENT:
+            result = namespace.module.where(inside, result, namespace.full(result, 0, ()))
+            result = result[..., back]
+        array = namespace.transposed(result, [len(columns), *range(len(columns))])
+        finished.append(namespace.cast(array, _dtype(problem, operand, operands, namespace)))
+    return tuple(finished)
 
 
-def _segment_places(problem: Problem, operands: Mapping[str, Any]) -> list[np.ndarray]:
-    """The positions of each segment, in the order of memory."""
-    for operand in problem.reads:
-        if operand.role is Role.IDS:
-            ids = operands[operand.name]
-            return [np.flatnonzero(ids == s) for s in range(problem.num_segments)]
-        if operand.role is Role.OFFSETS:
-            ends = operands[operand.name]
-            return [np.arange(a, b) for a, b in pairwise(ends)]
-    raise TypeError(f"{problem.op.name} has neither ids nor offsets")
+def _segment_of_each(problem: Problem, operands: Mapping[str, Any], namespace: Namespace) -> Any:
+    """The segment of each row; their number stands for none."""
+    count, module = problem.num_segments, namespace.module
+    cut = operands[problem.cut_by.name]
+    if problem.cut_by.role is Role.OFFSETS:
+        places = namespace.counting(cut, problem.num_inputs)
+        cut = module.searchsorted(cut, places, side="right") - 1
+    inside = (cut >= 0) & (cut < count)
+    return module.where(inside, cut, namespace.full(cut, count, ()))
+
+
+class Segments(Rows):
+    """A formula and the segments it is run on, one behind the other along the last dimension.
+
+    Segments with nothing in them have the state that is the identity. Behind those there are is one
+    of the positions that belong to none.
+
+    Parameters
+    ----------
+    namespace, formula, like, shape
+        As in :class:`Rows`.
+    segment
+        The segment of each position, ascending.
+    count
+        How many segments there are.
+    """
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        formula: Formula,
+        like: Any,
+        shape: tuple[int, ...],
+        segment: Any,
+        count: int,
+    ):
+        super().__init__(namespace, formula, like, shape, reverse=False)
+        self.segment, self.count = segment, count
+        numbers = namespace.counting(segment, count + 2)
+        borders = namespace.module.searchsorted(segment, numbers)
+        self.begins, self.ends = borders[:-1], borders[1:]
+        self.place = namespace.counting(borders, shape[-1]) - self.at_each(self.begins)
+        self.first = self.place == 0
+        self.rows: Values = {}
+
+    def run(
+        self, elements: Values, rows: Values, constants: Mapping[str, float]
+    ) -> dict[Role, list[Any]]:
+        """The outputs by role; of operands and outputs by row there is one for each segment."""
+        none = {n: self.full(1.0, (*v.shape[:-1], 1)) for n, v in rows.items()}
+        self.rows = {**constants, "extent": self._numbers(self.ends - self.begins)}
+        self.rows |= {n: self.joined([v, none[n]]) for n, v in rows.items()}
+        self.values = {**elements, **self._places(), **self._befores(elements), **constants}
+        self.values |= {n: self.at_each(self.rows[n]) for n in ("extent", *rows)}
+        assert isinstance(self.formula, RowFormula)
+        results = self._passes(self.formula)
+        row = (*self.shape[:-1], self.count + 1)
+        return {
+            Role.ELEMENT: self.spread(results[Role.ELEMENT], self.shape),
+            Role.ROW: [v[..., : self.count] for v in self.spread(results[Role.ROW], row)],
+        }
+
+    def at_each(self, value: Any) -> Any:
+        """What is known of segments, at each of their positions."""
+        return value[..., self.segment] if hasattr(value, "dtype") else value
+
+    def call_on_rows(self, function: Callable, **more: Any) -> list[Any]:
+        return self.call_with({**self.rows, **more}, function)
+
+    def give(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        self.rows |= zip(names, values, strict=True)
+        self.values |= zip(names, map(self.at_each, values), strict=True)
+
+    def _numbers(self, integers: Any) -> Any:
+        return self.namespace.cast(integers, self.like.dtype)
+
+    def _places(self) -> Values:
+        return {"index": self._numbers(self.place), "first": self.first}
+
+    def _befores(self, operands: Values) -> Values:
+        borders = {f"{n}_before": v for n, v in self.formula.before}
+        found = super()._befores(operands)
+        for name, value in found.items():
+            border = self.namespace.full(value, borders.get(name, 0.0), ())
+            found[name] = self.namespace.module.where(self.first, border, value)
+        return found
+
+    def combine(self, monoid: Monoid, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
+        """States with a condition behind them, that a segment begins in what they are of."""
+        (*before, begun), (*here, begins) = earlier, later
+        where = self.namespace.module.where
+        kept = [
+            where(begins, self.full(v, ()), s) for v, s in zip(monoid.identity, before, strict=True)
+        ]
+        return [*super().combine(monoid, kept, here), begun | begins]
+
+    def folded(self, monoid: Monoid) -> list[Any]:
+        """The state of each segment: what a scan has at its end."""
+        nothing = [self.full(v, (*self.shape[:-1], 1)) for v in monoid.identity]
+        lifted = self.state(monoid.lift, self.shape)
+        *states, _ = self.scanned(monoid, [*lifted, self.first])
+        # In front of all positions is the identity, which is at the end of segments without any.
+        at = self.namespace.module.where(self.ends > self.begins, self.ends, 0)
+        return [self.joined([n, s])[..., at] for n, s in zip(nothing, states, strict=True)]
 
 
 # NumPy's own namespace.
@@ -394,7 +529,12 @@ def _power_of_two(e: Any) -> Any:
     return np.exp2(np.clip(e, -1022.0, 1023.0))
 
 
-NUMPY = Namespace(
+class _NumPy(Namespace):
+    def ascending(self, numbers: Any) -> Any:
+        return np.argsort(numbers, kind="stable")
+
+
+NUMPY = _NumPy(
     np,
     {
         "where": np.where,

@@ -40,6 +40,9 @@ class Monoid:
 class Pass:
     """One sweep over the axis: fold it, then close the state into named values for what follows.
 
+    Elements are joined in an order that the extent fixes but that is not theirs: the monoid of a
+    pass must be commutative.
+
     Without a monoid nothing is read and ``close`` only prepares values that are constant along
     the axis. Without ``close`` the state itself is what the pass gives.
     """
@@ -68,6 +71,8 @@ class RowFormula:
         ``apply`` gives back a single operand as it is, so that bits may be moved instead.
     heavy
         ``apply`` calls exp or log, which take the registers that unrolling would want.
+    before
+        What ``NAME_before`` is in front of the first position, by ``NAME``.
     """
 
     passes: tuple[Pass, ...] = ()
@@ -76,6 +81,7 @@ class RowFormula:
     narrow: RowFormula | None = None
     copies: bool = False
     heavy: bool = False
+    before: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,17 +184,24 @@ def looks_back(formula: Formula) -> bool:
 
     The loops of a scan against the forward direction come to ``NAME_before`` later.
     """
-    if isinstance(formula, RowFormula) or (formula.against and formula.prefix is None):
+    if isinstance(formula, ScanFormula) and formula.against and formula.prefix is None:
         return False
+    return reads_neighbours(formula)
+
+
+def reads_neighbours(formula: Formula) -> bool:
+    """Whether a position asks for what lies before it."""
     return any(name.endswith("_before") for name in names_read(formula))
 
 
 def is_pointwise(formula: Formula) -> bool:
-    """Whether the elements of a row do not depend on each other."""
+    """Whether the elements of a row depend neither on each other nor on their place in it."""
     return (
         isinstance(formula, RowFormula)
         and formula.finish is None
         and all(step.monoid is None for step in formula.passes)
+        and not {"index", "first"} & names_read(formula)
+        and not reads_neighbours(formula)
     )
 
 

@@ -1,57 +1,124 @@
 """Scans. The backward of each is one linear recurrence run against the scan.
 
-Write T[j] for what position j passes on to j − 1, so that T[j] = a[j]·(dy[j] + T[j+1]); the fold
-``recurrence`` composes such steps. cumsum has a = 1, logcumsumexp a[j] = exp(y[j−1] − y[j]),
-cummax a = 0 where a new extreme begins and 1 elsewhere, cumprod a[j] = x[j] on scaled numbers.
+Write T[j] for what position j passes on to j − 1. With T[j] = a[j]·(dy[j] + T[j+1]) the gradient is
+made of dy[j] + T[j+1]; the fold ``recurrence`` composes such steps. cumsum has a = 1, logcumsumexp
+a[j] = exp(y[j−1] − y[j]), cummax a = 0 where a new extreme begins and 1 elsewhere, cumprod a[j] =
+x[j] on scaled numbers. Of an exclusive scan dy[j] belongs to what lies before j: T[j] = dy[j] +
+a[j]·T[j+1], and the gradient is made of T[j+1] alone. Where a new run ``begins`` nothing is passed
+on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from .bind import specialise
+from .compose import asking, changed, compose, renamed
 from .folds import (
     PEAK,
     PRODUCT,
     TROUGH,
     recurrence,
+    recurrence_in_runs,
     scaled_product,
     scaled_recurrence,
     scaled_sum,
 )
 from .primitives import INF, NOWHERE, absolute, exp, exponent, isnan, ldexp, log, mantissa, where
-from .record import Monoid, Quiet, Scaled, ScanFormula
+from .record import Monoid, Quiet, Scaled, ScanFormula, parameters
+from .runs import BEGINS, cut_into_runs
 
 RECURRENCE = ("factor", "passed")
 
 
-# cumsum: T[j] = dy[j] + T[j+1] is already the gradient.
+# cumsum
 
 
 def sum_step(x):
     return 1.0, x
 
 
+def sum_step_in_run(x, begins):
+    return where(begins, 0.0, 1.0), x
+
+
 def passed_itself(passed):
     return passed
+
+
+def passed_in_run(passed, begins):
+    return where(begins, 0.0, passed)
 
 
 def sum_step_backward(dy):
     return 1.0, dy
 
 
-CUMSUM = ScanFormula(
+def sum_step_backward_in_run(dy, begins):
+    return where(begins, 0.0, 1.0), where(begins, 0.0, dy)
+
+
+def dy_and_passed(dy, passed):
+    return dy + passed
+
+
+def _forward(
+    whole: Monoid,
+    finish: Callable,
+    exclusive_in_run: Callable,
+    in_run: Monoid | None = None,
+) -> Callable[..., ScanFormula]:
+    """The records of a scan by ``exclusive`` and whether it is cut into runs.
+
+    ``exclusive_in_run`` is ``finish`` for an exclusive scan, which begins a run with nothing.
+    """
+
+    @cache
+    def record(exclusive: bool, resets: bool, reverse: bool, **_: bool) -> ScanFormula:
+        monoid, output = whole, finish
+        if resets:
+            monoid = in_run or cut_into_runs(whole)
+            output = exclusive_in_run if exclusive else finish
+        made = ScanFormula(monoid, output, inclusive=not exclusive, against=False)
+        return at_borders(made, reverse)
+
+    return record
+
+
+def at_borders(record: ScanFormula, reverse: bool) -> ScanFormula:
+    """The record with ``begins`` read from the marks of borders.
+
+    A mark stands behind its border in memory order. A scan that runs from the end comes to the
+    position before it later: there the mark of the position before in scan order counts.
+    """
+    name = "resets_before" if reverse else "resets"
+    made: ScanFormula = changed(record, lambda function: renamed(function, **{BEGINS: name}))
+    return made
+
+
+cumsum = _forward(
     Monoid(sum_step, recurrence, (1.0, 0.0), RECURRENCE),
     passed_itself,
-    inclusive=True,
-    against=False,
+    passed_in_run,
+    Monoid(sum_step_in_run, recurrence, (1.0, 0.0), RECURRENCE),
 )
-CUMSUM_BACKWARD = ScanFormula(
-    Monoid(sum_step_backward, recurrence, (1.0, 0.0), RECURRENCE),
-    passed_itself,
-    inclusive=True,
-    against=True,
-)
+
+
+@cache
+def cumsum_backward(exclusive: bool, resets: bool, reverse: bool, **_: bool) -> ScanFormula:
+    lift = sum_step_backward_in_run if resets else sum_step_backward
+    whole = not (exclusive or resets)
+    return at_borders(
+        ScanFormula(
+            Monoid(lift, recurrence, (1.0, 0.0), RECURRENCE),
+            passed_itself if exclusive or whole else dy_and_passed,
+            inclusive=whole,
+            against=True,
+        ),
+        reverse,
+    )
 
 
 # cumprod: dx[j] = (product before j) * (dy[j] + T[j+1]).
@@ -61,30 +128,97 @@ def product_itself(product_m, product_e):
     return ldexp(product_m, product_e)
 
 
+def product_in_run(product_m, product_e, begins):
+    return where(begins, 1.0, ldexp(product_m, product_e))
+
+
 def product_step(dy, x):
     xm, xe = mantissa(x), exponent(x)
     return xm, xe, xm * mantissa(dy), xe + exponent(dy)
 
 
-def cumprod_backward(dy, before_m, before_e, passed_m, passed_e):
+def exclusive_product_step(dy, x):
+    return mantissa(x), exponent(x), mantissa(dy), exponent(dy)
+
+
+def product_gradient(dy, before_m, before_e, passed_m, passed_e):
     m, e = scaled_sum(mantissa(dy), exponent(dy), passed_m, passed_e)
     return ldexp(before_m * m, before_e + e)
 
 
-CUMPROD = ScanFormula(PRODUCT, product_itself, inclusive=True, against=False)
-CUMPROD_BACKWARD = ScanFormula(
-    Monoid(
-        product_step,
+def exclusive_product_gradient(before_m, before_e, passed_m, passed_e):
+    # The last of a run is in no product: inf or NaN before it must not turn its 0 into NaN.
+    return where(passed_m == 0, 0.0, ldexp(before_m * passed_m, before_e + passed_e))
+
+
+cumprod = _forward(PRODUCT, product_itself, product_in_run)
+PRODUCT_BEFORE = Monoid(PRODUCT.lift, scaled_product, PRODUCT.identity, ("before_m", "before_e"))
+
+
+def nothing_passed(step_m, step_e, passed_m, passed_e, begins):
+    """A step that passes nothing on where a run begins."""
+    return (
+        where(begins, 0.0, step_m),
+        where(begins, NOWHERE, step_e),
+        where(begins, 0.0, passed_m),
+        where(begins, NOWHERE, passed_e),
+    )
+
+
+def product_step_in_run(dy, x, begins):
+    am, ae, bm, be = product_step(dy, x)
+    return nothing_passed(am, ae, bm, be, begins)
+
+
+def exclusive_product_step_in_run(dy, x, begins):
+    am, ae, bm, be = exclusive_product_step(dy, x)
+    return nothing_passed(am, ae, bm, be, begins)
+
+
+def product_gradient_in_run(dy, before_m, before_e, passed_m, passed_e, begins):
+    m, e = where(begins, 1.0, before_m), where(begins, 0.0, before_e)
+    return product_gradient(dy, m, e, passed_m, passed_e)
+
+
+def exclusive_product_gradient_in_run(before_m, before_e, passed_m, passed_e, begins):
+    m, e = where(begins, 1.0, before_m), where(begins, 0.0, before_e)
+    return exclusive_product_gradient(m, e, passed_m, passed_e)
+
+
+@cache
+def cumprod_backward(exclusive: bool, resets: bool, reverse: bool, **_: bool) -> ScanFormula:
+    step: Callable = product_step
+    gradient: Callable = product_gradient
+    if exclusive:
+        step, gradient = exclusive_product_step, exclusive_product_gradient
+    if resets:
+        step = exclusive_product_step_in_run if exclusive else product_step_in_run
+        gradient = exclusive_product_gradient_in_run if exclusive else product_gradient_in_run
+    monoid = Monoid(
+        step,
         scaled_recurrence,
         (1.0, 0.0, 0.0, NOWHERE),
         ("factor_m", "factor_e", "passed_m", "passed_e"),
-    ),
-    cumprod_backward,
-    inclusive=False,
-    against=True,
-    prefix=Monoid(PRODUCT.lift, scaled_product, PRODUCT.identity, ("before_m", "before_e")),
-    scaled=Scaled(factor="x", gradient="dy"),
-)
+    )
+    if resets:
+        return at_borders(
+            ScanFormula(
+                cut_into_runs(monoid),
+                gradient,
+                inclusive=False,
+                against=True,
+                prefix=cut_into_runs(PRODUCT_BEFORE, "border_before"),
+            ),
+            reverse,
+        )
+    return ScanFormula(
+        monoid,
+        gradient,
+        inclusive=False,
+        against=True,
+        prefix=PRODUCT_BEFORE,
+        scaled=None if exclusive else Scaled(factor="x", gradient="dy"),
+    )
 
 
 # cummax and cummin: dy flows to where the running extreme began (ties "first"), or was last met
@@ -93,6 +227,14 @@ CUMPROD_BACKWARD = ScanFormula(
 
 def peak_itself(peak):
     return peak
+
+
+def peak_in_run(peak, begins):
+    return where(begins, -INF, peak)
+
+
+def trough_in_run(peak, begins):
+    return where(begins, INF, peak)
 
 
 def greater(x, before):
@@ -114,43 +256,73 @@ def less_or_equal(x, before):
 beats = greater
 
 
-def begins(x, before, first):
+def is_new(x, before, first):
     """Whether a new extreme begins here; ``beats`` is bound for each kind and ties policy."""
     return first | beats(x, before) | (isnan(x) & (before == before))
 
 
 def extreme_step(dy, x, before, first):
-    here = begins(x, before, first)
+    here = is_new(x, before, first)
     return where(here, 0.0, 1.0), where(here, 0.0, dy)
 
 
-def extreme_backward(dy, x, before, first, passed):
-    return where(begins(x, before, first), dy + passed, 0.0)
+def extreme_gradient(dy, x, before, first, passed):
+    return where(is_new(x, before, first), dy + passed, 0.0)
 
 
-def extreme_backward_formula(beating, extreme):
-    begun = specialise(begins, beats=beating)
-    return ScanFormula(
-        Monoid(specialise(extreme_step, begins=begun), recurrence, (1.0, 0.0), RECURRENCE),
-        specialise(extreme_backward, begins=begun),
-        inclusive=False,
-        against=True,
-        prefix=replace(extreme, state=("before",)),
-        # Where no extreme begins, all of dy is passed on.
-        quiet=Quiet(unless=begun, lift=sum_step_backward),
-    )
+def exclusive_extreme_step(dy, x, before, first):
+    # The first of all has seen nothing: its dy is nobody's.
+    here = is_new(x, before, first)
+    return where(here, 0.0, 1.0), where(first, 0.0, dy)
 
 
-CUMMAX = ScanFormula(PEAK, peak_itself, inclusive=True, against=False)
-CUMMIN = ScanFormula(TROUGH, peak_itself, inclusive=True, against=False)
-CUMMAX_BACKWARD = {
-    "first": extreme_backward_formula(greater, PEAK),
-    "last": extreme_backward_formula(greater_or_equal, PEAK),
-}
-CUMMIN_BACKWARD = {
-    "first": extreme_backward_formula(less, TROUGH),
-    "last": extreme_backward_formula(less_or_equal, TROUGH),
-}
+def exclusive_extreme_gradient(x, before, first, passed):
+    return where(is_new(x, before, first), passed, 0.0)
+
+
+def _extreme_backward(extreme: Monoid, beating: dict[str, Callable]) -> Callable[..., ScanFormula]:
+    @cache
+    def record(ties: str, exclusive: bool, resets: bool, reverse: bool, **_: bool) -> ScanFormula:
+        new = specialise(is_new, beats=beating[ties])
+        step: Callable = extreme_step
+        gradient: Callable = extreme_gradient
+        if exclusive:
+            step, gradient = exclusive_extreme_step, exclusive_extreme_gradient
+        step, gradient = specialise(step, is_new=new), specialise(gradient, is_new=new)
+        prefix = replace(extreme, state=("before",))
+        quiet: Quiet | None = Quiet(unless=new, lift=sum_step_backward)
+        if resets:
+            # The first of a run is the first there is.
+            step, gradient = (_first_of_run(f) for f in (step, gradient))
+            prefix, quiet = cut_into_runs(prefix, "border_before"), None
+        return at_borders(
+            ScanFormula(
+                Monoid(step, recurrence, (1.0, 0.0), RECURRENCE),
+                gradient,
+                inclusive=False,
+                against=True,
+                prefix=prefix,
+                # Where no extreme begins, all of dy is passed on.
+                quiet=quiet,
+            ),
+            reverse,
+        )
+
+    return record
+
+
+def _first_of_run(function: Callable) -> Callable:
+    """The same function, for which every run has a first position."""
+    name = function.__name__
+    asks = parameters(function)
+    lines = [f"return {name}({', '.join('first | begins' if n == 'first' else n for n in asks)})"]
+    return compose(f"{name}_in_run", asking(function, [BEGINS]), lines, **{name: function})
+
+
+cummax = _forward(PEAK, peak_itself, peak_in_run)
+cummin = _forward(TROUGH, peak_itself, trough_in_run)
+cummax_backward = _extreme_backward(PEAK, {"first": greater, "last": greater_or_equal})
+cummin_backward = _extreme_backward(TROUGH, {"first": less, "last": less_or_equal})
 
 
 # logcumsumexp: every exponent is <= 0 because y never falls along the scan.
@@ -168,8 +340,12 @@ def log_add(peak1, total1, peak2, total2):
     return where(first, peak1, peak2), total
 
 
-def logcumsumexp(peak, total):
+def log_of_state(peak, total):
     return peak + log(total)
+
+
+def log_of_state_in_run(peak, total, begins):
+    return where(begins, -INF, peak + log(total))
 
 
 def log_step_backward(dy, y, y_before):
@@ -178,20 +354,63 @@ def log_step_backward(dy, y, y_before):
     return factor, factor * dy
 
 
-def logcumsumexp_backward(dy, x, y, passed):
+def log_step_backward_in_run(dy, y, y_before, begins):
+    factor, passed = log_step_backward(dy, y, y_before)
+    return where(begins, 0.0, factor), where(begins, 0.0, passed)
+
+
+def logcumsumexp_gradient(dy, x, y, passed):
     return where(x == -INF, 0.0, exp(x - y) * (dy + passed))
 
 
-LOGCUMSUMEXP = ScanFormula(
+# Of an exclusive scan, dx[k] = Σ_{j>k} dy[j]·exp(x[k] − y[j]), and x[k] ≤ y[j]. The sum is kept as
+# exp(−base)·total with the least y as its base, which is the one nearest to k.
+
+
+def weighed_step(dy, y):
+    return where(y == -INF, INF, y), where(y == -INF, 0.0, dy)
+
+
+def weighed_sum(base1, total1, base2, total2):
+    base = where((base2 <= base1) | isnan(base2), base2, base1)
+    down1 = where(base == base1, 1.0, exp(base - base1))
+    down2 = where(base == base2, 1.0, exp(base - base2))
+    return base, total1 * down1 + total2 * down2
+
+
+def exclusive_logcumsumexp_gradient(x, base, total):
+    return where((x == -INF) | (total == 0), 0.0, exp(x - base) * total)
+
+
+WEIGHED = Monoid(weighed_step, weighed_sum, (INF, 0.0), ("base", "total"))
+logcumsumexp = _forward(
     Monoid(log_step, log_add, (-INF, 0.0), ("peak", "total")),
-    logcumsumexp,
-    inclusive=True,
-    against=False,
+    log_of_state,
+    log_of_state_in_run,
 )
-LOGCUMSUMEXP_BACKWARD = ScanFormula(
-    Monoid(log_step_backward, recurrence, (1.0, 0.0), RECURRENCE),
-    logcumsumexp_backward,
-    inclusive=False,
-    against=True,
-    before=(("y", -INF),),
-)
+
+
+def weighed_step_in_run(dy, y, begins):
+    base, total = weighed_step(dy, y)
+    return where(begins, INF, base), where(begins, 0.0, total)
+
+
+@cache
+def logcumsumexp_backward(exclusive: bool, resets: bool, reverse: bool, **_: bool) -> ScanFormula:
+    if exclusive:
+        cut = cut_into_runs(replace(WEIGHED, lift=weighed_step_in_run))
+        monoid = cut if resets else WEIGHED
+        gradient: Callable = exclusive_logcumsumexp_gradient
+    else:
+        step: Callable = log_step_backward_in_run if resets else log_step_backward
+        fold = recurrence_in_runs if resets else recurrence
+        monoid = Monoid(step, fold, (1.0, 0.0), RECURRENCE)
+        gradient = logcumsumexp_gradient
+    record = ScanFormula(
+        monoid,
+        gradient,
+        inclusive=False,
+        against=True,
+        before=() if exclusive else (("y", -INF),),
+    )
+    return at_borders(record, reverse)

@@ -2,59 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from ..core.declare import Role, Type
+from ..core.declare import Type
 from ..core.problem import Problem
 from ..core.vocabulary import ElementKind, MathPrecision, PrecisionGuarantee, Stream
 from ..errors import (
     InvalidProblemError,
     UnsupportedError,
+    WorkspaceTooSmallError,
 )
-from ..formulas.record import RowFormula, ScanFormula, is_pointwise, parameters
+from ..formulas.record import is_pointwise
 from ..memory.overlap import same_memory
 from ..memory.tensor_ref import TensorRef
-from ..memory.view import View
-from .device import Device, current_device, finish, import_torch, on_stream
+from ..memory.view import DTYPES, View
+from .device import Device, current_device, finish, import_torch, on_stream, outlives_stream
 
-_MOST_PROGRAMS = 2**31 - 1
+# Launches that a runner keeps.
+MOST_LAUNCHES = 256
+# Farther than any offset.
+FAR = 2**62
 
 
 def make_runner(problem: Problem) -> TritonRunner:
     """A runner on the device that is current now."""
-    refuse_unknown(problem)
     device = current_device()
     if problem.is_segmented:
         return SegmentRunner(problem, device)
     return RowRunner(problem, device)
-
-
-def refuse_unknown(problem: Problem) -> None:
-    """Raise for what the CPU's loops know and these kernels do not yet."""
-    formula, op = problem.formula, problem.op
-    kinds = {o.type for o in (*problem.reads, *op.writes) if o.role in (Role.ELEMENT, Role.ROW)}
-    unknown = ""
-    if kinds - {Type.ELEMENT}:
-        unknown = "operands of another type than the element type"
-    elif isinstance(formula, ScanFormula):
-        if formula.start or formula.prefix_start or formula.end:
-            unknown = "states in front of a row or behind it"
-        elif any(border for _, border in formula.before if abs(border) != math.inf):
-            unknown = "borders"
-    elif problem.is_segmented and not _is_known_of_segments(formula):
-        unknown = "segments other than folds of one number and gathers"
-    if unknown:
-        raise UnsupportedError(f"{op.name}: the triton backend has no {unknown} yet; use the CPU")
-
-
-def _is_known_of_segments(formula: RowFormula) -> bool:
-    if formula.apply:
-        return formula.copies
-    folds = [step.monoid for step in formula.passes if step.monoid and not step.close]
-    if len(formula.passes) != 1 or len(folds) != 1:
-        return False
-    return len(folds[0].state) == 1 and parameters(formula.finish) == folds[0].state
 
 
 def guarantee(problem: Problem) -> PrecisionGuarantee:
@@ -69,16 +44,67 @@ def guarantee(problem: Problem) -> PrecisionGuarantee:
     )
 
 
-def pointer(v: View) -> Any:
-    """A tensor that begins where a view does; its shape and strides mean nothing."""
-    torch = import_torch()
+class Pointer:
+    """What Triton asks of an operand: an address, a type, and how far offsets from it reach.
+
+    AMD's buffer instructions take offsets without a sign, in 32 bits. Triton uses them where it is
+    told that a pointer's range is as short, and so it is told another where a stride is negative.
+    """
+
+    __slots__ = ("_address", "_reach", "dtype")
+
+    def __init__(self, v: View, address: int):
+        self._address = address
+        self.dtype = getattr(import_torch(), DTYPES[v.dtype].name)
+        steps = [(n - 1) * s for n, s in zip(v.shape, v.strides, strict=True)]
+        self._reach = FAR if min(steps, default=0) < 0 else sum(steps) + v.itemsize
+
+    def data_ptr(self) -> int:
+        """The address."""
+        return self._address
+
+    def ptr_range(self) -> int:
+        """Bytes from there on."""
+        return self._reach
+
+
+def pointer(v: View, skipped: int = 0) -> Any:
+    """What a kernel is given for a view, from so many bytes after its first element on.
+
+    In the interpreter that is a tensor.
+    """
+    base = owner_of(v)
+    if v.device != "cpu":
+        return Pointer(v, v.address + skipped)
+    return base_tensor(base, v, skipped)
+
+
+def pointers_to(views: dict[str, View]) -> dict[str, Any]:
+    """What kernels are given for operands, and for the twins of those at odd addresses."""
+    from .steps import TWIN
+
+    held = {n: pointer(v) for n, v in views.items()}
+    for n, v in views.items():
+        if v.address % 16:
+            # A twin is never read; the interpreter's addresses are those of its tensors.
+            held[TWIN + n] = held[n] if v.device == "cpu" else pointer(v, -(v.address % 16))
+    return held
+
+
+def owner_of(v: View) -> Any:
+    """The tensor whose memory a view is."""
     base = v.owner.data if isinstance(v.owner, TensorRef) else v.owner
-    if not isinstance(base, torch.Tensor):
+    if not isinstance(base, import_torch().Tensor):
         raise InvalidProblemError(
             f"expected torch tensors on {v.device}, got {type(base).__name__}; torch.from_dlpack "
             "makes one of it without a copy"
         )
-    offset = v.address - base.data_ptr()
+    return base
+
+
+def base_tensor(base: Any, v: View, skipped: int = 0) -> Any:
+    """A tensor that begins where a view of it does; its shape and strides mean nothing."""
+    offset = v.address + skipped - base.data_ptr()
     if offset == 0 or 0 in v.shape:
         return base
     return base.as_strided((1,), (1,), base.storage_offset() + offset // v.itemsize)
@@ -93,6 +119,30 @@ class TritonRunner:
         self.problem, self._device = problem, device
         self.device, self.arch = device.name, device.arch
         self.guarantee = guarantee(problem)
+        self._launches: dict[tuple, Any] = {}
+        operands = (*problem.reads, *problem.writes)
+        self._flexible = [o.name for o in operands if o.type in (Type.INDEX, Type.STATE)]
+
+    def _launch_for(self, views: dict[str, View], in_place: bool = False) -> Any:
+        """The launch for a set of strides and types, made when it is first met."""
+        dtypes = {n: views[n].dtype for n in self._flexible if n in views}
+        odd = tuple(n for n, v in views.items() if v.address % 16)
+        key = (in_place, odd, *dtypes.values(), *((n, v.strides) for n, v in views.items()))
+        launch = self._launches.get(key)
+        if launch is None:
+            if len(self._launches) >= MOST_LAUNCHES:
+                self._launches.clear()
+            launch = self._launches[key] = self._make_launch(views, in_place, dtypes, odd)
+        return launch
+
+    def _make_launch(
+        self,
+        views: dict[str, View],
+        in_place: bool,
+        dtypes: dict[str, str],
+        odd: tuple[str, ...],
+    ) -> Any:
+        raise NotImplementedError
 
     def run(self, views: dict[str, View], workspace: Any, stream: Stream | None) -> None:
         """Launch on checked, non-empty operands; nothing waits for the device."""
@@ -117,56 +167,76 @@ class TritonRunner:
 
     def _start(self, steps: list[Any], held: dict[str, Any]) -> None:
         # All of them first: what raises has written nothing.
-        most = max((step.programs for step in steps), default=0)
-        if most > _MOST_PROGRAMS:
-            raise UnsupportedError(f"{most} programs are more than a GPU launches at once")
-        for step in steps:
-            given = [held[n] for n in step.pointers]
-            options = step.options(self._device.backend, self._device.lanes)
-            step.kernel[(step.programs,)](*given, *step.numbers, **step.meta, **options)
+        backend, lanes = self._device.backend, self._device.lanes
+        options = [step.options(backend, lanes) for step in steps]
+        for step, chosen in zip(steps, options, strict=True):
+            most = most_programs(backend, chosen["num_warps"] * lanes)
+            if step.programs > most:
+                raise UnsupportedError(
+                    f"{step.programs} programs are more than the {most} that a GPU launches at once"
+                )
+        for step, chosen in zip(steps, options, strict=True):
+            if step.programs:
+                given = [held[n] for n, _ in step.pointers]
+                step.kernel[(step.programs,)](*given, *step.numbers, **step.meta, **chosen)
+
+
+def most_programs(backend: str, threads: int) -> int:
+    """Programs of so many threads that one launch may have."""
+    # HIP counts threads, in 32 bits.
+    return (2**32 - 1) // threads if backend == "hip" else 2**31 - 1
 
 
 class RowRunner(TritonRunner):
-    """Scans, reductions, softmax and lerp, with a launch kept for every set of strides."""
+    """Scans, reductions, softmax and lerp."""
 
     def __init__(self, problem: Problem, device: Device):
         from .launch import workspace_bound
 
         super().__init__(problem, device)
         self.workspace_size = workspace_bound(problem)
-        self._launches: dict[tuple, Any] = {}
 
-    def _launch(self, views: dict[str, View], workspace: Any) -> None:
+    def _make_launch(
+        self,
+        views: dict[str, View],
+        in_place: bool,
+        dtypes: dict[str, str],
+        odd: tuple[str, ...],
+    ) -> Any:
         from .launch import Launch
 
+        strides = {n: v.strides for n, v in views.items()}
+        return Launch(self.problem, strides, in_place, dtypes, odd)
+
+    def _launch(self, views: dict[str, View], workspace: Any) -> None:
         torch = import_torch()
         op = self.problem.op
         outputs = [views[n] for n in op.outputs if n in views]
-        in_place = any(same_memory(views[n], out) for n in op.inputs for out in outputs)
-        key = (in_place, *((n, v.strides) for n, v in views.items()))
-        launch = self._launches.get(key)
-        if launch is None:
-            strides = {n: v.strides for n, v in views.items()}
-            launch = self._launches[key] = Launch(self.problem, strides, in_place)
-        held = {n: pointer(v) for n, v in views.items()}
+        inputs = [views[n] for n in op.inputs if n in views]
+        in_place = any(same_memory(v, out) for v in inputs for out in outputs)
+        launch = self._launch_for(views, in_place)
+        held = pointers_to(views)
         if launch.workspace:
+            words = launch.workspace // 8
             if workspace is None:
-                workspace = torch.empty(
-                    launch.workspace // 8, dtype=torch.int64, device=self.device
-                )
+                workspace = torch.empty(words, dtype=torch.int64, device=self.device)
+            elif workspace.numel() < words:
+                raise WorkspaceTooSmallError(launch.workspace, 8 * workspace.numel())
             held["workspace"] = workspace.view(torch.float64)
         self._start(launch.steps, held)
 
 
 class SegmentRunner(TritonRunner):
-    """Segment sums and their backward."""
+    """Ops on rows that ids or offsets cut into segments."""
 
     def __init__(self, problem: Problem, device: Device):
-        from .segment import workspace_words
+        from .segment import by_offsets, has_runs, order_of, workspace_words
 
         super().__init__(problem, device)
-        self._forward = problem.op.direction == "forward"
-        self._words_of = workspace_words(problem) if self._forward else {}
+        self._by, self._by_offsets = problem.cut_by.name, by_offsets(problem)
+        self._sorts = has_runs(problem) and order_of(problem) == "unsorted"
+        self._wants_order = has_runs(problem) and not self._sorts
+        self._words_of = workspace_words(problem)
         self.workspace_size = 8 * sum(self._words_of.values())
         # Rows with ids that the plan forbids, met by any run since the plan was asked for them.
         self._found: Any = None
@@ -175,40 +245,51 @@ class SegmentRunner(TritonRunner):
             # Whatever stream a run goes to, it finds the rows filled in.
             finish(device)
 
-    def _launch(self, views: dict[str, View], workspace: Any) -> None:
-        from .segment import gather_steps, sum_steps
+    def _make_launch(
+        self,
+        views: dict[str, View],
+        in_place: bool,
+        dtypes: dict[str, str],
+        odd: tuple[str, ...],
+    ) -> Any:
+        from .segment import SegmentLaunch
 
+        strides = {n: tuple(s // v.itemsize for s in v.strides) for n, v in views.items()}
+        return SegmentLaunch(self.problem, strides, dtypes, odd)
+
+    def _launch(self, views: dict[str, View], workspace: Any) -> None:
         torch = import_torch()
-        problem, ids = self.problem, views["segment_ids"]
+        ids = views[self._by]
+        launch = self._launch_for(views)
         if self._found is not None:
             self._note(ids, self._found)
-        held = {n: pointer(v) for n, v in views.items()}
-        strides = {n: tuple(s // v.itemsize for s in v.strides) for n, v in views.items()}
-        if not self._forward:
-            self._start(gather_steps(problem, strides), held)
-            return
-        if workspace is None:
+            outlives_stream(self._found)
+        held = pointers_to(views)
+        if self._words_of and workspace is None:
             workspace = torch.empty(self.workspace_size // 8, dtype=torch.int64, device=self.device)
         start = 0
         for name, words in self._words_of.items():
             held[name] = workspace[start : start + words]
             start += words
-        if "parts" in held:
-            held["parts"] = held["parts"].view(torch.float64)
-        if not problem.is_sorted:
+        if self._by_offsets:
+            held["ends"] = pointer(ids, ids.strides[0])
+        elif self._words_of:
+            # What no row tells of is a segment without rows.
+            workspace[: 2 * self.problem.num_segments].zero_()
+        if "workspace" in held:
+            held["workspace"] = held["workspace"].view(torch.float64)
+        if self._sorts:
             tensor = _as_tensor(ids)
-            held["keys"] = held["keys"].view(tensor.dtype)[: problem.num_inputs]
+            held["keys"] = held["keys"].view(tensor.dtype)[: self.problem.num_inputs]
             torch.sort(tensor, stable=True, out=(held["keys"], held["order"]))
-        self._start(sum_steps(problem, strides), held)
+        self._start(launch.steps, held)
 
     # Ids.
 
     def _checks(self) -> bool:
-        problem = self.problem
-        return problem.num_inputs > 0 and not (problem.drops and not self._wants_order())
-
-    def _wants_order(self) -> bool:
-        return self.problem.is_sorted and self._forward
+        may_be_outside = self.problem.drops and not self._by_offsets
+        any_given = self.problem.num_inputs > 0 or self._by_offsets
+        return any_given and not (may_be_outside and not self._wants_order)
 
     def _nothing_found(self) -> Any:
         """The first row out of range and the first out of order, neither of them met yet."""
@@ -222,14 +303,14 @@ class SegmentRunner(TritonRunner):
         from .segment import check_step
 
         stride = ids.strides[0] // ids.itemsize
-        step = check_step(self.problem, stride, self._wants_order())
-        self._start([step], {"segment_ids": pointer(ids), "found": found})
+        step = check_step(self.problem, stride, self._wants_order, ids.dtype)
+        self._start([step], {self._by: pointer(ids), "found": found})
 
     def check(self, views: dict[str, View], threads: int = 1) -> None:
         """Raise for ids the plan forbids. Waits for the current stream."""
-        if not self._checks():
+        if self._found is None:
             return
-        ids = views["segment_ids"]
+        ids = views[self._by]
         with on_stream(self._device, None):
             found = self._nothing_found()
             self._note(ids, found)
@@ -258,21 +339,27 @@ class SegmentRunner(TritonRunner):
         def at(row: int) -> str:
             return f"{int(ids[row])} at row {row}" if ids is not None else f"another at row {row}"
 
+        if outside < FINE and self._by_offsets:
+            raise InvalidProblemError(
+                f"{self._by}: expected offsets in [0, {problem.num_inputs}], got {at(outside)}"
+            )
         if outside < FINE and not problem.drops:
             raise InvalidProblemError(
-                f"segment_ids: expected ids in [0, {problem.num_segments}), got {at(outside)} "
+                f"{self._by}: expected ids in [0, {problem.num_segments}), got {at(outside)} "
                 f"(out_of_range='drop' would skip it)"
             )
-        if unordered < FINE and self._wants_order():
+        if unordered < FINE and self._wants_order:
+            what = "offsets" if self._by_offsets else "ids"
+            plan = "" if self._by_offsets else " for a sorted plan"
             raise InvalidProblemError(
-                f"segment_ids: expected ids in ascending order for a sorted plan, got "
-                f"{at(unordered)} after a greater one"
+                f"{self._by}: expected {what} in ascending order{plan}, got {at(unordered)} after "
+                f"a greater one"
             )
 
 
 def _as_tensor(ids: View) -> Any:
     """Ids as a torch tensor; torch has no negative strides, so those are turned round by a copy."""
-    base, n, stride = pointer(ids), ids.shape[0], ids.strides[0] // ids.itemsize
+    base, n, stride = base_tensor(owner_of(ids), ids), ids.shape[0], ids.strides[0] // ids.itemsize
     if stride >= 0:
         return base.as_strided((n,), (stride,), base.storage_offset())
     last = base.storage_offset() + (n - 1) * stride

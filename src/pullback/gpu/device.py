@@ -111,3 +111,9 @@ def finish(device: Device) -> None:
     """Wait until a device has done what all streams have asked of it."""
     if device.name != "cpu":
         import_torch().cuda.synchronize(device.name)
+
+
+def outlives_stream(tensor: Any) -> None:
+    """Keep the memory of a tensor, once it is dropped, until the current stream is done with it."""
+    if tensor.is_cuda:
+        tensor.record_stream(import_torch().cuda.current_stream(tensor.device))

@@ -2,34 +2,69 @@
 
 Names in the generated text: ``p_x`` is the address of operand x; ``x_u``, ``x_o0`` and ``x_a0`` are
 its strides over the units of a tile, an outer dimension and the axis; ``unit`` and ``lane`` are
-positions in a tile.
+positions in a tile. ``row_x`` is a value of every unit, in float64, and ``tile_x`` one of a tile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import triton.language as tl
 
+from ..core.declare import Operand, Role, Type
 from ..core.elements import ELEMENTS, FLOATS
+from ..core.problem import Problem
 from ..formulas.bind import primitives_of
 from ..formulas.record import (
-    Formula,
     Monoid,
     RowFormula,
     ScanFormula,
-    functions_of,
+    is_pointwise,
+    names_read,
     parameters,
 )
 from .bind import bind
 from .primitives import pick
 from .source import Source, compile_source
 
-CONSTANTS = ("extent", "correction", "weight")
-STORED = {name: f"tl.{ELEMENTS[name].dtype.name}" for name in FLOATS}
+STORED = {n: f"tl.{e.dtype.name}" for n, e in ELEMENTS.items()} | {"bool": "tl.int1"}
 _WIDE = {"fp64": "tl.float64", "fp32": "tl.float32"}
 COMPUTE = {name: _WIDE[ELEMENTS[name].computes_in] for name in FLOATS}
+
+
+@dataclass(frozen=True)
+class Port:
+    """An operand as a kernel meets it.
+
+    Attributes
+    ----------
+    name, symbol
+        What the op and what formulas call it.
+    dtype
+        The type it is stored in, by its name in the table of element types.
+    full
+        Whether it has an element for every position of the axis, or one for every row.
+    odd
+        Whether it lies at an address that is not a multiple of 16.
+    """
+
+    name: str
+    symbol: str
+    dtype: str
+    full: bool
+    odd: bool = False
+
+
+def vector_of(element: str) -> int:
+    """Elements of a vector of 16 bytes."""
+    return 16 // ELEMENTS[element].itemsize
+
+
+def default_dtype(operand: Operand, element: str) -> str:
+    """The type of an operand where nobody says another."""
+    others = {Type.BOOL: "bool", Type.INDEX: "i64", Type.STATE: "f64"}
+    return others.get(operand.type, element)
 
 
 @dataclass(frozen=True)
@@ -37,37 +72,71 @@ class Shape:
     """What a kernel's text depends on besides the formula: the key of a compiled kernel."""
 
     element: str
-    full: tuple[str, ...]
-    row: tuple[str, ...]
-    outputs: tuple[str, ...]  # all that the formula gives
+    inputs: tuple[Port, ...]  # those that the formula asks for
+    outputs: tuple[Port, ...]  # all that the formula gives
     written: tuple[int, ...]  # positions of those that are stored
-    outer: int  # number of outer dimensions
-    axis: int  # number of dimensions of the axis
-    across: bool
-    wide: bool  # 64-bit offsets
-    long: bool  # positions along the axis may exceed what float32 counts
+    constants: tuple[str, ...]  # parameters of the problem that the formula asks for
+    outer: int = 1  # number of outer dimensions
+    axis: int = 1  # number of dimensions of the axis
+    across: bool = False
+    wide: bool = False  # 64-bit offsets
+    long: bool = False  # positions along the axis may exceed what float32 counts
     backwards: bool = False  # the forward direction runs towards lower indices
+    in_vectors: tuple[str, ...] = ()  # sizes and strides that are passed in vectors of 16 bytes
 
     @property
-    def stored(self) -> tuple[str, ...]:
+    def stored(self) -> tuple[Port, ...]:
         """The outputs that are stored."""
         return tuple(self.outputs[w] for w in self.written)
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        """All operands in the order of the parameters; ``y_before`` reads y."""
-        return (*self.sources, *self.row, *self.stored)
+    def operands(self) -> tuple[Port, ...]:
+        """All operands in the order of the parameters."""
+        return (*self.inputs, *self.stored)
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        """Full operands that are read, without those that are others one position on."""
-        return tuple(dict.fromkeys(n.removesuffix("_before") for n in self.full))
+    def odd(self) -> tuple[Port, ...]:
+        """The inputs that have a twin; see ``Frame.load``."""
+        return tuple(p for p in self.inputs if p.odd)
+
+    @property
+    def full(self) -> dict[str, Port]:
+        """Operands with an element for every position, by what formulas call them."""
+        return {p.symbol: p for p in self.inputs if p.full}
+
+    @property
+    def row(self) -> dict[str, Port]:
+        """Operands with an element for every row, by what formulas call them."""
+        return {p.symbol: p for p in self.inputs if not p.full}
 
 
-def constants_of(formula: Formula) -> tuple[str, ...]:
-    """Parameters of the problem that a formula's functions ask for."""
-    asked = {n for f in functions_of(formula) for n in parameters(f)}
-    return tuple(n for n in CONSTANTS if n in asked)
+def shape_of(
+    problem: Problem,
+    given: Collection[str],
+    dtypes: Mapping[str, str] | None = None,
+    odd: Collection[str] = (),
+) -> Shape:
+    """The shape of a problem, but for its walk.
+
+    ``given`` has the outputs that are wanted; ``dtypes`` types of operands that may have several;
+    ``odd`` operands at addresses that are not multiples of 16.
+    """
+    formula = problem.formula
+    twins = () if is_pointwise(formula) else odd
+
+    def port(operand: Operand) -> Port:
+        kind = (dtypes or {}).get(operand.name) or default_dtype(operand, problem.element)
+        full = operand.role is Role.ELEMENT
+        return Port(operand.name, operand.symbol, kind, full, full and operand.name in twins)
+
+    asked = names_read(formula)
+    return Shape(
+        problem.element,
+        tuple(port(o) for role in (Role.ELEMENT, Role.ROW) for o in problem.used(role)),
+        tuple(port(o) for o in problem.writes),
+        tuple(k for k, o in enumerate(problem.writes) if o.name in given),
+        tuple(n for n in problem.constants if n in asked),
+    )
 
 
 def reads(functions: Iterable[Callable | None]) -> set[str]:
@@ -96,8 +165,9 @@ class Frame:
         self.names: dict = {"tl": tl, "pick": pick}
         self.compute = COMPUTE[shape.element]
         self.axis_dim = 0 if shape.across else 1
-        self.constants = constants_of(formula)
         self.index = "tl.int64" if shape.wide else "tl.int32"
+        # What positions and other integers are counted in.
+        self.counter = "tl.float64" if shape.long else self.compute
         # States that hold positions of a long axis need more digits than float32 has.
         counts = shape.long and "index" in reads(m.lift for m in monoids_of(formula))
         self.kind = "tl.float64" if counts else self.compute
@@ -119,10 +189,13 @@ class Frame:
 
     def name(self, function: Callable) -> str:
         """The name under which the kernel finds a formula function."""
-        name = function.__qualname__.replace(".", "_")
-        held = self.names.setdefault(name, bind(function))
-        if held is not bind(function):
-            raise TypeError(f"two functions of one formula are called {name}")
+        bound = bind(function)
+        for name, held in self.names.items():
+            if held is bound:
+                return name
+        # The number tells apart functions that modules give the same name.
+        name = f"f{len(self.names)}_{function.__name__}"
+        self.names[name] = bound
         return name
 
     def call(self, function: Callable, held: dict[str, str], results: Sequence[str]) -> None:
@@ -138,55 +211,65 @@ class Frame:
     def parameters(self) -> list[str]:
         """All parameters, those of one schedule included."""
         s, extra = self.shape, self.extra
-        found = [f"p_{n}" for n in s.operands]
+        found = self.pointers()
         found += [n for n in extra if n.startswith("p_")] + ["units", "length", "tiles"]
         found += [n for n in extra if not n.startswith("p_")]
         found += [f"n_o{d}" for d in range(s.outer)]
         found += [f"n_a{d}" for d in range(1, s.axis)]
-        for n in s.operands:
-            found.append(f"{n}_u")
-            found += [f"{n}_o{d}" for d in range(s.outer)]
-            if self.is_full(n):
-                found += [f"{n}_a{d}" for d in range(s.axis)]
-        found += [f'{n}: "fp64"' for n in self.constants]
+        for p in s.operands:
+            found.append(f"{p.name}_u")
+            found += [f"{p.name}_o{d}" for d in range(s.outer)]
+            if p.full:
+                found += [f"{p.name}_a{d}" for d in range(s.axis)]
+        found += [f'{n}: "fp64"' for n in s.constants]
         meta = ["U", "B", "IN_PLACE", *(["C"] if "p_ws" in extra else [])]
         return [*found, *(f"{n}: tl.constexpr" for n in meta)]
 
-    def is_full(self, operand: str) -> bool:
-        """Whether an operand has an element for every position of the axis."""
-        s = self.shape
-        finishes = isinstance(self.formula, RowFormula) and self.formula.finish is not None
-        return operand in s.sources or (operand in s.outputs and not finishes)
+    def pointers(self) -> list[str]:
+        """Parameters for the operands, and for the twins of those that have one."""
+        twins = [f"q_{p.name}" for p in self.shape.odd]
+        return [*(f"p_{p.name}" for p in self.shape.operands), *twins]
 
     def begin(self) -> None:
         """Which units, which outer indices, which chunk; addresses of the units."""
         s, out = self.shape, self.source
+        self.unpack_vectors()
         out(f"program = tl.program_id(0).to({self.index})")
         out(f"unit = program % tiles * U + tl.arange(0, U).to({self.index})")
         out("inside = unit < units", "rest = program // tiles", "row = unit", "rows = units")
         for d in range(s.outer):
             out(f"o{d} = rest % n_o{d}", f"rest = rest // n_o{d}")
             out(f"row += o{d} * rows", f"rows *= n_o{d}")
-        for n in s.operands:
-            outer = "".join(f" + o{d} * {n}_o{d}" for d in range(s.outer))
-            out(f"at_{n} = p_{n}{outer} + unit * {n}_u")
+        for p in s.operands:
+            outer = "".join(f" + o{d} * {p.name}_o{d}" for d in range(s.outer))
+            out(f"at_{p.name} = p_{p.name}{outer} + unit * {p.name}_u")
+            if p in s.odd:
+                out(f"even_{p.name} = q_{p.name}{outer} + unit * {p.name}_u")
         out(f"lane = tl.arange(0, B).to({self.index})")
-        for n in s.row:
-            out(f"row_{n} = tl.load(at_{n}, mask=inside, other=0.0).to(tl.float64)")
-            out(f"tile_{n} = {self.units(f'row_{n}.to({self.compute})')}")
-        for n in self.constants:
-            out(f"row_{n} = tl.full([1], {n}, tl.float64)")
-            out(f"tile_{n} = tl.full([1, 1], {n}, {self.compute})")
+        for n, p in s.row.items():
+            out(f"row_{n} = {self.loaded(p, f'at_{p.name}', 'inside', 'tl.float64')}")
+            out(f"tile_{n} = {self.units(self.narrowed(p, f'row_{n}'))}")
+        self.name_constants()
+
+    def unpack_vectors(self) -> None:
+        """Sizes and strides that are passed in vectors, in elements."""
+        for n in self.shape.in_vectors:
+            self.source(f"{n} = {n} * {vector_of(self.shape.element)}")
+
+    def name_constants(self) -> None:
+        """Parameters of the problem, for rows and for tiles."""
+        for n in self.shape.constants:
+            self.source(f"row_{n} = tl.full([1], {n}, tl.float64)")
+            self.source(f"tile_{n} = tl.full([1, 1], {n}, {self.compute})")
 
     def given(self, level: str) -> dict[str, str]:
         """What is known from the start, per row or spread over a tile."""
-        return {n: f"{level}_{n}" for n in (*self.shape.row, *self.constants)}
+        return {n: f"{level}_{n}" for n in (*self.shape.row, *self.shape.constants)}
 
     def places(self, axis: str) -> dict[str, str]:
         """What formulas know of positions of the axis: the index as a float, and which is first."""
-        index = f"({axis}).to({'tl.float64' if self.shape.long else self.compute})"
         front = "length - 1" if self.shape.backwards else "0"
-        return {"index": index, "first": f"(({axis}) == {front})"}
+        return {"index": f"({axis}).to({self.counter})", "first": f"(({axis}) == {front})"}
 
     def stand(self, start: str) -> None:
         """Positions of a block along the axis."""
@@ -204,35 +287,78 @@ class Frame:
             rest = f"({rest} // n_a{d})"
         return " + ".join([f"{rest} * {operand}_a0", *parts])
 
-    def _place(self, operand: str, position: str) -> str:
-        along = self.lanes(f"({self.offset(operand, position)})")
-        return f"{self.units(f'at_{operand}')} + {along}"
+    def place(self, port: Port, position: str, twin: bool = False) -> str:
+        """Addresses of a tile of an operand or of its twin; the text of an expression."""
+        along = self.lanes(f"({self.offset(port.name, position)})")
+        base = f"even_{port.name}" if twin else f"at_{port.name}"
+        return f"{self.units(base)} + {along}"
 
-    def load(self, result: str, operand: str, position: str, mask: str) -> None:
-        """A tile of a full operand."""
-        place = self._place(operand, position)
-        self.source(f"{result} = tl.load({place}, mask={mask}, other=0.0).to({self.compute})")
+    def loaded(self, port: Port, place: str, mask: str, kind: str, twin: str = "") -> str:
+        """What formulas get to see of an operand: a condition, or a number of some type."""
+        text = f"tl.load({place}, mask={mask}, other=0)"
+        if twin:
+            never = f"({mask} & {self.lanes('(axis >= length + B)')})"
+            text = f"tl.where({never}, tl.load({twin}, mask={never}, other=0), {text})"
+        return f"({text} != 0)" if port.dtype == "bool" else f"{text}.to({kind})"
 
-    def load_units(self, result: str, operand: str, position: str, mask: str) -> None:
-        """One position of a full operand for every unit, in float64."""
-        place = f"at_{operand} + {self.offset(operand, position)}"
-        self.source(f"{result} = tl.load({place}, mask={mask}, other=0.0).to(tl.float64)")
+    def narrowed(self, port: Port, value: str) -> str:
+        """A value of a row as the elements of a tile meet it."""
+        return value if port.dtype == "bool" else f"{value}.to({self.type_in_tile(port)})"
 
-    def store(self, operand: str, value: str) -> None:
-        """A tile of an output."""
-        self._store(self._place(operand, "axis"), value, "here")
+    def type_in_tile(self, port: Port) -> str:
+        """The type that elements of an operand are computed in; integers are counts."""
+        return self.compute if ELEMENTS[port.dtype].is_float else self.counter
 
-    def store_units(self, operand: str, value: str) -> None:
-        """One value for every unit."""
-        self._store(f"at_{operand}", value, "inside")
+    def load(self, result: str, name: str, position: str, mask: str, per_unit: bool = False):
+        """A tile of a full operand or, ``per_unit``, one position for every unit, in float64.
 
-    def _store(self, place: str, value: str, mask: str) -> None:
-        kind = STORED[self.shape.element]
-        if kind in ("tl.float16", "tl.bfloat16"):
-            value = f"({value}).to(tl.float32)"
+        ``name`` is what formulas call it: with ``_before``, the operand one position earlier.
+
+        Triton lays a tile over threads by the alignment of what is read and written, and the order
+        of a sum is that of the threads. An operand at an odd address has a twin at an even one,
+        which is never read: the layout is that of even addresses, and so is every bit.
+        """
+        full, back = self.shape.full, name.removesuffix("_before")
+        if name in full:
+            port = full[name]
         else:
-            value = f"({value})"
-        self.source(f"tl.store({place}, {value}.to({kind}), mask={mask})")
+            port, borders = full[back], dict(getattr(self.formula, "before", ()))
+            position = f"({position}) + 1" if self.shape.backwards else f"({position}) - 1"
+            exists = f"(({position} >= 0) & ({position} < length))"
+            exists = exists if per_unit else self.lanes(exists)
+            mask = f"{mask} & {exists}"
+        if per_unit:
+            place, kind = f"at_{port.name} + {self.offset(port.name, position)}", "tl.float64"
+        else:
+            place, kind = self.place(port, position), self.type_in_tile(port)
+        twin = self.place(port, position, twin=True) if port.odd and not per_unit else ""
+        text = self.loaded(port, place, mask, kind, twin)
+        if name not in full and borders.get(back):
+            text = f"tl.where({exists}, {text}, {literal(borders[back])})"
+            text = f"({text} != 0)" if port.dtype == "bool" else text
+        self.source(f"{result} = {text}")
+
+    def asked(self, wanted: Iterable[str]) -> list[str]:
+        """Names of full operands, and of those one position before, among what is wanted."""
+        wanted = set(wanted)
+        names = [*self.shape.full, *(f"{n}_before" for n in self.shape.full)]
+        return [n for n in dict.fromkeys(names) if n in wanted]
+
+    def store(self, port: Port, value: str) -> None:
+        """A tile of an output."""
+        self._store(port, self.place(port, "axis"), value, "here")
+
+    def store_units(self, port: Port, value: str, mask: str = "inside") -> None:
+        """One value for every unit."""
+        self._store(port, f"at_{port.name}", value, mask)
+
+    def _store(self, port: Port, place: str, value: str, mask: str) -> None:
+        narrow = port.dtype in ("f16", "bf16")
+        number = "tl.float32" if narrow else STORED[port.dtype]
+        # A formula may give a plain number: the compiler folds what only spreads it.
+        value = f"tl.where({mask}, {value}, {value})"
+        value = f"{value}.to({number})" + (f".to({STORED[port.dtype]})" if narrow else "")
+        self.source(f"tl.store({place}, {value}, mask={mask})")
 
     def settle(self) -> None:
         """All threads have read before any writes, where an output lies on an operand."""
@@ -251,12 +377,16 @@ class Frame:
         """Lifted elements, with the identity where the mask is off."""
         state = self.state(result, monoid)
         self.call(monoid.lift, held, state)
-        for name, identity in zip(state, monoid.identity, strict=True):
-            # Spread first: a lift may give a plain number.
-            self.source(
-                f"{name} = tl.where({mask}, {name}, {literal(identity)}).to({kind or self.kind})"
-            )
+        self.mask_state(monoid, state, mask, kind or self.kind, "[1, 1]")
         return state
+
+    def mask_state(
+        self, monoid: Monoid, state: Sequence[str], mask: str, kind: str, shape: str
+    ) -> None:
+        """Put the identity where the mask is off; a lift may give plain numbers."""
+        for name, identity in zip(state, monoid.identity, strict=True):
+            nothing = f"tl.full({shape}, {literal(identity)}, {kind})"
+            self.source(f"{name} = tl.where({mask}, {name}, {nothing}).to({kind})")
 
     def identity(self, monoid: Monoid, prefix: str, shape: str, kind: str) -> list[str]:
         """A state that holds nothing."""

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from ..core.declare import Role
 from ..core.problem import Problem
-from ..formulas.record import RowFormula, ScanFormula, is_pointwise
+from ..errors import UnsupportedError
+from ..formulas.record import RowFormula, ScanFormula, is_pointwise, names_read, parameters
 from ..memory.view import DTYPES
-from .frame import Shape, constants_of
-from .layout import choose_walk
+from .frame import Port, Shape, shape_of, vector_of
+from .layout import Walk, choose_walk
 from .rows import folds_of, make_rows_kernel
 from .scans import make_scan_kernel
-from .steps import Step
-from .tiles import FEW, MOST_CHUNKS, MOST_PARTIALS, Tile, ceil_to_power, choose_tile
+from .steps import Step, pointers_of
+from .tiles import Tile, ceil_to_power, choose_tile
 
 # float32 counts to here.
 _COUNTS = 2**24
-
-
-def _is_full(problem: Problem, operand: str) -> bool:
-    """Whether an operand has an element for every position of the axis."""
-    return problem.op.operand(operand).role is Role.ELEMENT
 
 
 def work_of(formula) -> str:
@@ -47,68 +45,76 @@ def _workspace(formula, tile: Tile, length: int, rows: int) -> int:
     return 8 * rows * (tile.chunks * per_chunk + blocks * per_block)
 
 
+def _held(problem: Problem) -> int:
+    """Operands that a fold looks at more than once."""
+    formula = problem.formula
+    if not isinstance(formula, RowFormula):
+        return 0
+    looks = len(folds_of(formula)) + (formula.apply is not None)
+    return len(problem.used(Role.ELEMENT)) if looks > 1 else 0
+
+
 def workspace_bound(problem: Problem) -> int:
     """Workspace that suffices whatever the strides."""
     formula, n = problem.formula, problem.extent
     work = work_of(formula)
     if work == "pointwise" or not n or not problem.numel:
         return 0
-    item = DTYPES[problem.element].itemsize
-    rows = problem.numel // n
-    per_chunk, per_block = _states(formula)
-    bound = 0
-    for across in (False, True):
-        # Dimensions that do not merge leave tiles part empty: more programs than rows ask for, and
-        # so never more chunks than with the rows all side by side.
-        tile = choose_tile(work, item, n, rows, 1, across)
-        most = min(MOST_CHUNKS, MOST_PARTIALS // tile.units) if rows < FEW * tile.units else 1
-        chunks = max(tile.chunks, most) if not tile.is_whole(n) else 1
-        blocks = -(-n // tile.block)
-        bound = max(bound, 8 * rows * (chunks * per_chunk + blocks * per_block))
-    return bound
+    item, rows, held = DTYPES[problem.element].itemsize, problem.numel // n, _held(problem)
+    # A tile spans dimensions that lie as one in memory: any of them may.
+    spanned = {1}
+    for d, size in enumerate(problem.shape):
+        if d not in problem.axes:
+            spanned |= {size * units for units in spanned}
+    return max(
+        _workspace(formula, choose_tile(work, item, n, units, rows // units, across, held), n, rows)
+        for units in spanned
+        for across in (False, True)
+    )
 
 
 class Launch:
     """A problem on one set of strides, ready to run on any memory."""
 
-    def __init__(self, problem: Problem, strides: Mapping[str, tuple[int, ...]], in_place: bool):
-        op, formula = problem.op, problem.formula
-        item = DTYPES[problem.element].itemsize
-        full, row = problem.symbols()
-        written = tuple(k for k, n in enumerate(op.outputs) if n in strides)
+    def __init__(
+        self,
+        problem: Problem,
+        strides: Mapping[str, tuple[int, ...]],
+        in_place: bool,
+        dtypes: Mapping[str, str] | None = None,
+        odd: Collection[str] = (),
+    ):
+        formula = problem.formula
+        bare = shape_of(problem, strides, dtypes, odd)
+        self.operands = bare.operands
         work = work_of(formula)
-        shape = Shape(problem.element, full, row, op.outputs, written, 0, 1, False, False, False)
-        self.operands = shape.operands
-        table = [self._along(problem, n, strides[n], item) for n in self.operands]
-        lanes = [o for o, n in enumerate(self.operands) if _is_full(problem, n)]
+        table = [_along(problem, p, strides[p.name]) for p in self.operands]
+        lanes = [o for o, p in enumerate(self.operands) if p.full]
         walk = choose_walk(problem.shape, problem.axes, table, lanes, work == "pointwise")
-        outer = 1
-        for n in walk.outer:
-            outer *= n
-        tile = choose_tile(work, item, walk.length, walk.units, outer, walk.across)
+        outer = math.prod(walk.outer)
+        item = DTYPES[problem.element].itemsize
+        size = (walk.length, walk.units, outer)
+        tile = choose_tile(work, item, *size, walk.across, _held(problem))
+        if in_place and _meets_other_chunks(formula):
+            tile = replace(tile, chunk=tile.chunk * tile.chunks, chunks=1)
         self.walk, self.tile = walk, tile
-        self.shape = Shape(
-            problem.element,
-            full,
-            row,
-            op.outputs,
-            written,
-            len(walk.outer),
-            len(walk.axis),
-            walk.across,
-            walk.wide,
-            isinstance(formula, RowFormula) and walk.length > _COUNTS,
-            isinstance(formula, ScanFormula) and problem.reverse,
+        self.shape = replace(
+            bare,
+            outer=len(walk.outer),
+            axis=len(walk.axis),
+            across=walk.across,
+            wide=walk.wide,
+            long="index" in names_read(formula) and walk.length > _COUNTS,
+            backwards=isinstance(formula, ScanFormula) and problem.reverse,
         )
+        self.shape = replace(self.shape, in_vectors=_in_vectors(walk, self.shape))
         self.workspace = _workspace(formula, tile, walk.length, walk.rows)
         self._problem, self._outer, self._in_place = problem, outer, in_place
         self.steps = self._scan_steps() if isinstance(formula, ScanFormula) else self._row_steps()
 
-    @staticmethod
-    def _along(problem: Problem, operand: str, strides, item: int) -> tuple[int, ...]:
-        """Strides in elements; an operand with one element a row stays put along the axes."""
-        stays = problem.axes if not _is_full(problem, operand) else ()
-        return tuple(0 if d in stays else s // item for d, s in enumerate(strides))
+    def _number(self, name: str, value: int) -> int:
+        """A size or stride as it is passed."""
+        return value // vector_of(self.shape.element) if name in self.shape.in_vectors else value
 
     def _row_steps(self) -> list[Step]:
         formula, tile, walk = self._problem.formula, self.tile, self.walk
@@ -139,19 +145,65 @@ class Launch:
         walks = not whole if scan else phase != "all"
         extra = (("p_ws",) if keeps else ()) + (("chunk", "chunks") if walks else ())
         kernel = make(name, formula, self.shape, extra, phase, whole)
-        numbers: list[int | float] = [walk.units, walk.length, tiles]
+        numbers: list[int | float] = [self._number("units", walk.units)]
+        numbers += [self._number("length", walk.length), tiles]
         meta = {"U": tile.units, "B": tile.block, "IN_PLACE": self._in_place}
         if walks:
             numbers += [chunk or tile.chunk, tile.chunks]
         if keeps:
             meta["C"] = ceil_to_power(tile.chunks)
         numbers += [*walk.outer, *walk.axis[1:]]
-        for o, n in enumerate(self.operands):
-            numbers += [walk.unit_strides[o], *walk.outer_strides[o]]
-            if _is_full(problem, n):
-                numbers += walk.axis_strides[o]
+        numbers += [self._number(n, value) for n, value in _strides(walk, self.operands)]
         held = problem.constants
-        numbers += [held[n] for n in constants_of(formula)]
-        pointers = (*self.operands, *(("workspace",) if keeps else ()))
+        numbers += [held[n] for n in self.shape.constants]
+        pointers = pointers_of(self.shape)
+        pointers += (("workspace", "f64"),) if keeps else ()
         programs = tiles * self._outer * parts
         return Step(kernel, programs, pointers, tuple(numbers), meta, tile.warps, scan)
+
+
+def _strides(walk: Walk, operands: tuple[Port, ...]) -> list[tuple[str, int]]:
+    """Strides by the names that kernels have for them, in the order of the parameters."""
+    found = []
+    for o, p in enumerate(operands):
+        found.append((f"{p.name}_u", walk.unit_strides[o]))
+        found += [(f"{p.name}_o{d}", s) for d, s in enumerate(walk.outer_strides[o])]
+        if p.full:
+            found += [(f"{p.name}_a{d}", s) for d, s in enumerate(walk.axis_strides[o])]
+    return found
+
+
+def _in_vectors(walk: Walk, shape: Shape) -> tuple[str, ...]:
+    """Sizes and strides that a kernel should know to be whole vectors.
+
+    Triton sees for itself what is a multiple of 16, and loads vectors of a row if it knows that the
+    row ends, and the next one begins, at a whole one. None unless that holds of all of them.
+    """
+    count = vector_of(shape.element)
+    lanes = ("units", walk.units) if walk.across else ("length", walk.length)
+    numbers = [lanes, *((n, s) for n, s in _strides(walk, shape.operands) if s not in (0, 1))]
+    full = [n for p in shape.operands if p.full for n in (f"{p.name}_u", f"{p.name}_a0")]
+    packed = any(s == 1 and n in full for n, s in _strides(walk, shape.operands))
+    if not packed or any(value % count for _, value in numbers):
+        return ()
+    return tuple(n for n, value in numbers if value % 16)
+
+
+def _along(problem: Problem, port: Port, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements; an operand with one element a row stays put along the axes."""
+    item = DTYPES[port.dtype].itemsize
+    stays = () if port.full else problem.axes
+    return tuple(0 if d in stays else s // item for d, s in enumerate(strides))
+
+
+def _meets_other_chunks(formula) -> bool:
+    """Whether a program reads where that of another chunk writes, if an output lies on an operand.
+
+    Raises for rows: their programs have no order.
+    """
+    before = [n for n in names_read(formula) if n.endswith("_before")]
+    if isinstance(formula, RowFormula):
+        if before:
+            raise UnsupportedError(f"{before[0]}: rows that ask for it cannot be computed in place")
+        return False
+    return formula.end is not None or any(n in before for n in parameters(formula.finish))

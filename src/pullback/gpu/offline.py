@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +22,9 @@ from ..core.elements import ELEMENTS
 from .steps import Step
 
 TARGETS = {
-    "sm_80": GPUTarget("cuda", 80, 32),
-    "sm_90": GPUTarget("cuda", 90, 32),
-    "sm_100": GPUTarget("cuda", 100, 32),
-    "gfx942": GPUTarget("hip", "gfx942", 64),
+    **{f"sm_{n}": GPUTarget("cuda", n, 32) for n in (75, 80, 86, 89, 90, 100, 120)},
+    **{name: GPUTarget("hip", name, 64) for name in ("gfx90a", "gfx942", "gfx950")},
+    **{name: GPUTarget("hip", name, 32) for name in ("gfx1100", "gfx1201")},
 }
 
 
@@ -41,7 +41,9 @@ class Built:
     shared
         Bytes of shared memory a program uses.
     loads, stores
-        Widest global load and store in bits.
+        Bits of every global load and store there is in the text.
+    layouts
+        How tiles lie over threads where they are folded or scanned.
     binary
         The machine code: a cubin, or a code object of AMD's.
     """
@@ -50,17 +52,40 @@ class Built:
     registers: int
     spilled: int
     shared: int
-    loads: int
-    stores: int
+    loads: tuple[int, ...]
+    stores: tuple[int, ...]
+    layouts: tuple[str, ...]
     binary: bytes
 
 
-def compile_step(step: Step, element: str, target: GPUTarget, ids: str = "i64") -> Built:
-    """Compile a launch's kernel for operands of an element type, and ids of another."""
+class _Operand(MockTensor):
+    """An operand at an address, with offsets that may reach far or be negative."""
+
+    def __init__(self, kind: str, is_odd: bool, is_far: bool):
+        super().__init__(kind)
+        self._address, self._reach = (4 if is_odd else 0), (2**62 if is_far else 0)
+
+    def data_ptr(self) -> int:
+        return self._address
+
+    def ptr_range(self) -> int:
+        return self._reach
+
+
+def compile_step(
+    step: Step, target: GPUTarget, far: Collection[str] = (), odd: Collection[str] = ()
+) -> Built:
+    """Compile a launch's kernel.
+
+    Operands that are ``far`` have negative strides, those that are ``odd`` lie at addresses that
+    are not multiples of 16.
+    """
     kernel = step.kernel
     backend = make_backend(target)
     binder = create_function_from_signature(kernel.signature, kernel.params, backend)
-    given: list[Any] = [MockTensor(_type_of(n, element, ids)) for n in step.pointers]
+    given: list[Any] = [
+        _Operand(ELEMENTS[kind].triton, name in odd, name in far) for name, kind in step.pointers
+    ]
     chosen = step.options(target.backend, target.warp_size)
     bound, specialization, rest = binder(*given, *step.numbers, **step.meta, **chosen)
     parsed, signature, constants, attributes = kernel._pack_args(
@@ -68,7 +93,7 @@ def compile_step(step: Step, element: str, target: GPUTarget, ids: str = "i64") 
     )
     source = ASTSource(kernel, signature, constants, attributes)
     made = triton.compile(source, target=target, options=parsed.__dict__)
-    shared = made.metadata.shared
+    shared, layouts = made.metadata.shared, _layouts(made.asm["ttgir"])
     if target.backend == "hip":
         text = made.asm["amdgcn"]
         return Built(
@@ -77,8 +102,9 @@ def compile_step(step: Step, element: str, target: GPUTarget, ids: str = "i64") 
             4 * _number(r"\.vgpr_spill_count:\s*(\d+)", text)
             + _number(r"\.private_segment_fixed_size:\s*(\d+)", text),
             shared,
-            _widest(r"(?:global|buffer)_load_(?:dword(x\d)?|ushort|short_d16\w*)", text),
-            _widest(r"(?:global|buffer)_store_(?:dword(x\d)?|short\w*)", text),
+            _widths_amd("load", text),
+            _widths_amd("store", text),
+            layouts,
             made.asm["hsaco"],
         )
     text = made.asm["ptx"]
@@ -88,19 +114,18 @@ def compile_step(step: Step, element: str, target: GPUTarget, ids: str = "i64") 
         _number(r"REG:(\d+)", usage),
         _number(r"STACK:(\d+)", usage) + _number(r"LOCAL:(\d+)", usage),
         shared,
-        _widest_ptx("ld.global", text),
-        _widest_ptx("st.global", text),
+        _widths_ptx("ld.global", text),
+        _widths_ptx("st.global", text),
+        layouts,
         made.asm["cubin"],
     )
 
 
-def _type_of(pointer: str, element: str, ids: str) -> str:
-    """The type behind a pointer, as Triton names it."""
-    if pointer in ("segment_ids", "keys"):
-        return ids
-    if pointer in ("starts", "order", "found"):
-        return "i64"
-    return "fp64" if pointer in ("workspace", "parts") else ELEMENTS[element].triton
+def _layouts(ttgir: str) -> tuple[str, ...]:
+    """The layouts of what is folded or scanned, in order."""
+    named = dict(re.findall(r"^(#\w+) = (.*)$", ttgir, re.M))
+    given = re.findall(r'"tt\.(?:reduce|scan)".*?\}\) : \((.*?)\) ->', ttgir, re.DOTALL)
+    return tuple(re.sub(r"#\w+", lambda m: named.get(m[0], m[0]), text) for text in given)
 
 
 def _number(pattern: str, text: str) -> int:
@@ -110,15 +135,19 @@ def _number(pattern: str, text: str) -> int:
     return int(found.group(1))
 
 
-def _widest(pattern: str, text: str) -> int:
-    """Bits of the widest match; a word without a factor has 32."""
-    widths = [int(m[1:]) * 32 if m else 32 for m in re.findall(pattern, text)]
-    return max(widths, default=0)
+def _widths_amd(kind: str, text: str) -> tuple[int, ...]:
+    """Bits of AMD's instructions: a dword has 32, and newer GPUs say how many."""
+    names = re.findall(rf"(?:global|buffer)_{kind}_(\w+)", text)
+    bits = {"dword": 32, "dwordx2": 64, "dwordx3": 96, "dwordx4": 128}
+    return tuple(
+        bits.get(n) or (int(n[1:]) if re.fullmatch(r"b\d+", n) else 8 if "byte" in n else 16)
+        for n in names
+    )
 
 
-def _widest_ptx(instruction: str, text: str) -> int:
+def _widths_ptx(instruction: str, text: str) -> tuple[int, ...]:
     found = re.findall(rf"{re.escape(instruction)}\S*?(?:\.v(\d))?\.b(\d+)", text)
-    return max((int(count or 1) * int(bits) for count, bits in found), default=0)
+    return tuple(int(count or 1) * int(bits) for count, bits in found)
 
 
 def _resource_usage(cubin: bytes) -> str:

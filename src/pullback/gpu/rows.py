@@ -29,13 +29,15 @@ def make_rows_kernel(
 
     ``whole`` says that the axis fits one block, which is then read once.
     """
-    return _Rows(formula, shape, extra, phase, whole).make(name)
+    return Rows(formula, shape, extra, phase, whole).make(name)
 
 
-class _Rows(Frame):
+class Rows(Frame):
+    """The text of a kernel over rows."""
+
     def __init__(self, formula, shape, extra, phase: str, whole: bool):
         super().__init__(formula, shape, extra)
-        self.phase, self.whole, self.asked = phase, whole, names_read(formula)
+        self.phase, self.whole, self.reads = phase, whole, names_read(formula)
         closes = [primitives_of(step.close) for step in formula.passes if step.close]
         self.scales = any("power_of_two" in names for names in closes)
         # A square root brings back what its square would lose, unless the formula has scaled it.
@@ -50,14 +52,11 @@ class _Rows(Frame):
     def make(self, name: str):
         formula, out = self.formula, self.source
         self.begin()
-        if self.phase == "all":
-            out("first = 0", "stop = length")
-        else:
-            out("first = rest * chunk", "stop = tl.minimum(first + chunk, length)")
+        self.bounds()
         self.per_row, self.per_tile = self.given("row"), self.given("tile")
         if self.whole:
             self.stand("first")
-            self.fetch(self.shape.full)
+            self.fetch(self.reads)
         for k, step in enumerate(formula.passes):
             state: list[str] = []
             if step.monoid:
@@ -71,13 +70,12 @@ class _Rows(Frame):
                     return self.finish(name)
             self.close(step, state)
         if formula.finish:
-            results = [f"result_{n}" for n in self.shape.outputs]
-            self.call(formula.finish, self.per_row, results)
-            for n in self.shape.stored:
-                self.store_units(n, f"result_{n}")
+            self.call(formula.finish, self.per_row, self.results())
+            for p in self.shape.stored:
+                self.store_units(p, f"result_{p.name}")
         elif self.whole:
             self.apply()
-        elif self.phase == "end":
+        elif self.is_one_block:
             self.stand("first")
             self.fetch(reads([formula.apply]))
             self.apply()
@@ -88,23 +86,37 @@ class _Rows(Frame):
                 self.apply()
         return self.finish(name)
 
+    @property
+    def is_one_block(self) -> bool:
+        """Whether a program that applies has a single block to apply to."""
+        return self.phase == "end"
+
+    def bounds(self) -> None:
+        """The positions of the axis that are the program's."""
+        if self.phase == "all":
+            self.source("first = 0", "stop = length")
+        else:
+            self.source("first = rest * chunk", "stop = tl.minimum(first + chunk, length)")
+
     def fetch(self, wanted) -> None:
         """Load full operands at the present block, and what formulas ask of its positions."""
-        for n in self.shape.full:
-            if n in wanted:
-                self.load(f"tile_{n}", n, "axis", "here")
-                self.per_tile[n] = f"tile_{n}"
+        for n in self.asked(wanted):
+            self.load(f"tile_{n}", n, "axis", "here")
+            self.per_tile[n] = f"tile_{n}"
         for n, text in self.places("axis").items():
-            if n in self.asked:
+            if n in self.reads:
                 self.source(f"tile_{n} = {self.lanes(text)}")
                 self.per_tile[n] = f"tile_{n}"
 
+    def results(self) -> list[str]:
+        """Variables for what the formula gives."""
+        return [f"result_{p.name}" for p in self.shape.outputs]
+
     def apply(self) -> None:
-        results = [f"result_{n}" for n in self.shape.outputs]
-        self.call(self.formula.apply, self.per_tile, results)
+        self.call(self.formula.apply, self.per_tile, self.results())
         self.settle()
-        for n in self.shape.stored:
-            self.store(n, f"result_{n}")
+        for p in self.shape.stored:
+            self.store(p, f"result_{p.name}")
 
     def folded(self, monoid: Monoid) -> list[str]:
         """The state of the program's part of the axis."""
@@ -127,7 +139,7 @@ class _Rows(Frame):
             self.combine(monoid, carry, total, carry, "tl.float64")
         return carry
 
-    def place(self, k: int, component: int, chunk: str) -> str:
+    def state_place(self, k: int, component: int, chunk: str) -> str:
         """Where a component of a chunk's state lies in the workspace."""
         sizes = [len(self.formula.passes[j].monoid.state) for j in folds_of(self.formula)]
         before = sum(sizes[: folds_of(self.formula).index(k)])
@@ -137,7 +149,7 @@ class _Rows(Frame):
     def keep(self, k: int, monoid: Monoid, state: list[str]) -> None:
         """Store the state of a chunk."""
         for c, name in enumerate(state):
-            self.source(f"tl.store({self.place(k, c, 'rest')} + row, {name}, mask=inside)")
+            self.source(f"tl.store({self.state_place(k, c, 'rest')} + row, {name}, mask=inside)")
 
     def joined(self, k: int, monoid: Monoid) -> list[str]:
         """The state of all chunks, from the workspace."""
@@ -146,10 +158,14 @@ class _Rows(Frame):
         out(f"there = {self.units('inside')} & {self.lanes('(share < chunks)')}")
         state = self.state("share", monoid)
         for c, (name, identity) in enumerate(zip(state, monoid.identity, strict=True)):
-            place = self.lanes(f"({self.place(k, c, 'share')})")
+            place = self.lanes(f"({self.state_place(k, c, 'share')})")
             at = f"{place} + {self.units('row')}"
             out(f"{name} = tl.load({at}, mask=there, other={literal(identity)})")
         return self.reduce(monoid, state, "total")
+
+    def spread(self, value: str, kind: str) -> str:
+        """A value of each row, which may be a plain number, spread over the tile."""
+        return self.units(f"(tl.where(inside, {value}, {value}).to({kind}))")
 
     def close(self, step: Pass, state: list[str]) -> None:
         """Close the state of a pass into values that what follows knows by name."""
@@ -166,5 +182,5 @@ class _Rows(Frame):
         for n, r in zip(step.names, results, strict=True):
             kind = "tl.float64" if widens else self.kind
             self.widened |= {n} if widens else set()
-            self.source(f"tile_{n} = {self.units(f'{r}.to({kind})')}")
+            self.source(f"tile_{n} = {self.spread(r, kind)}")
             self.per_row[n], self.per_tile[n] = r, f"tile_{n}"

@@ -4,6 +4,8 @@ A scan has a direction in memory. An exclusive scan of a block is an inclusive o
 before each, read one position aside; it never reads beyond its block, where another block's output
 may already lie on the operand. The part of a block's last element joins the carry by itself.
 
+What a formula starts from is the first carry; what it ends with is made of the last one.
+
 A formula with a prefix scans that first, forwards, and keeps the carry into every block in the
 workspace; the scan itself then runs over the blocks from the end. Where several programs share a
 row, each folds its chunk into the workspace first, and then starts from the chunks before its own.
@@ -11,6 +13,7 @@ row, each folds its chunk into the workspace first, and then starts from the chu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 from ..formulas.record import Monoid, ScanFormula, parameters
@@ -31,8 +34,8 @@ def make_scan_kernel(
 class _Scan(Frame):
     def __init__(self, formula, shape, extra, phase: str, whole: bool):
         super().__init__(formula, shape, extra)
-        if formula.prefix and (formula.inclusive or not formula.against):
-            raise TypeError("a scan with a prefix runs against it and is exclusive")
+        if formula.prefix and not formula.against:
+            raise TypeError("a scan with a prefix runs against it")
         self.phase, self.whole = phase, whole
         # Directions in memory: towards higher indices or not.
         self.forwards = not shape.backwards
@@ -42,12 +45,19 @@ class _Scan(Frame):
         formula, out = self.formula, self.source
         self.begin()
         if self.whole:
-            self.block("0", [], [])
+            # Nothing is carried into the only block but what the formula starts from.
+            carry = before = []
+            if formula.start or formula.end:
+                carry = self.front(formula.monoid, "carry", formula.start)
+            if formula.prefix and (formula.prefix_start or carry):
+                before = self.front(formula.prefix, "before", formula.prefix_start)
+            self.block("0", carry, before)
+            self.behind(carry)
             return self.finish(name)
         out("first = rest * chunk", "stop = tl.minimum(first + chunk, length)")
         out("count = (stop - first + B - 1) // B")
         if formula.prefix and self.phase != "end":
-            carry = self.start(formula.prefix, "before", self.forwards, 0, self.phase == "fold")
+            carry = self.start("prefix", "before", self.forwards, 0, self.phase == "fold")
             self.prefix_carries(carry)
             if self.phase == "prefix":
                 self.keep(formula.prefix, carry, 0)
@@ -55,12 +65,14 @@ class _Scan(Frame):
             # The carries that some threads have stored are read by all.
             out("tl.debug_barrier()")
         main = len(formula.prefix.state) if formula.prefix else 0
-        carry = self.start(formula.monoid, "carry", self.ascends, main, self.phase == "end")
+        carry = self.start("monoid", "carry", self.ascends, main, self.phase == "end")
         with self.blocks(self.ascends):
             before = self.block_carry() if formula.prefix else []
             self.block("start", carry, before)
         if self.phase == "fold":
             self.keep(formula.monoid, carry, main)
+        else:
+            self.behind(carry)
         return self.finish(name)
 
     # The workspace: per chunk the states of prefix and scan, then per block those of the prefix.
@@ -82,9 +94,39 @@ class _Scan(Frame):
             at = self.chunk_place(offset + c, "rest")
             self.source(f"tl.store({at} + row, {name}, mask=inside)")
 
-    def start(self, monoid: Monoid, prefix: str, ascends: bool, offset: int, joins: bool):
-        """The carry into a chunk: nothing, or what the chunks before it hold."""
-        carry = self.identity(monoid, prefix, "[U]", "tl.float64")
+    def front(self, monoid: Monoid, prefix: str, function: Callable | None) -> list[str]:
+        """The state in front of a row."""
+        if function is None:
+            return self.identity(monoid, prefix, "[U]", "tl.float64")
+        state = self.state(prefix, monoid)
+        self.call(function, self.given("row"), state)
+        self.mask_state(monoid, state, "inside", "tl.float64", "[1]")
+        return state
+
+    def behind(self, carry: list[str]) -> None:
+        """Store what the formula makes of the state behind a row, which the last chunk has."""
+        formula = self.formula
+        if not formula.end:
+            return
+        held = self.given("row") | dict(zip(formula.monoid.state, carry, strict=True))
+        ports = [p for p in self.shape.outputs if not p.full]
+        self.call(formula.end, held, [f"result_{p.name}" for p in ports])
+        mask = "inside"
+        if self.phase == "end":
+            # By way of numbers: the interpreter does not spread a scalar condition.
+            last = "chunks - 1" if self.ascends else "0"
+            mask = f"(unit < tl.where(rest == {last}, units, 0))"
+        self.settle()
+        for p in self.shape.stored:
+            if not p.full:
+                self.store_units(p, f"result_{p.name}", mask)
+
+    def start(self, which: str, prefix: str, ascends: bool, offset: int, joins: bool):
+        """The carry into a chunk: what stands in front of the row and what earlier chunks hold."""
+        monoid: Monoid = getattr(self.formula, which)
+        from_operands = self.formula.start if which == "monoid" else self.formula.prefix_start
+        begins = from_operands if joins or self.phase == "all" else None
+        carry = self.front(monoid, prefix, begins)
         if not joins:
             return carry
         out = self.source
@@ -106,8 +148,11 @@ class _Scan(Frame):
             out(f"{name} = tl.load({place} + row[:, None], mask=there, other={literal(identity)})")
         self.scan(monoid, share, not ascends)
         end = f"(share == {'C - 1' if ascends else '0'})[None, :]"
-        for name, part in zip(carry, share, strict=True):
+        joined = self.state("joined", monoid) if begins else carry
+        for name, part in zip(joined, share, strict=True):
             out(f"{name} = pick({part}, {end}, 1)")
+        if begins:
+            self.combine(monoid, carry, joined, carry, "tl.float64")
         return carry
 
     def blocks(self, ascends: bool):
@@ -141,21 +186,11 @@ class _Scan(Frame):
 
     def operands_at(self, function, position: str, mask: str, tag: str, per_unit=False):
         """Load what a formula function reads, at positions that may lie aside of the block's."""
-        load = self.load_units if per_unit else self.load
         held = self.given("row" if per_unit else "tile")
         wanted = parameters(function)
-        for n in self.shape.full:
-            if n not in wanted:
-                continue
-            name = f"{tag}_{n}"
-            if n.endswith("_before"):
-                earlier = f"{position} - 1" if self.forwards else f"{position} + 1"
-                exists = f"({earlier} >= 0) & ({earlier} < length)"
-                exists = f"({exists})" if per_unit else self.lanes(f"({exists})")
-                load(name, n.removesuffix("_before"), earlier, f"{mask} & {exists}")
-            else:
-                load(name, n, position, mask)
-            held[n] = name
+        for n in self.asked(wanted):
+            self.load(f"{tag}_{n}", n, position, mask, per_unit)
+            held[n] = f"{tag}_{n}"
         for n, text in self.places(position).items():
             if n in wanted:
                 self.source(f"{tag}_{n} = {text if per_unit else self.lanes(f'({text})')}")
@@ -186,7 +221,7 @@ class _Scan(Frame):
             if before:
                 self.combine(prefix, self.carried(prefix, before), lifted, lifted)
             known = dict(zip(prefix.state, lifted, strict=True))
-            if set(prefix.state) & set(parameters(monoid.lift)):
+            if not formula.inclusive and set(prefix.state) & set(parameters(monoid.lift)):
                 # What comes before the next position is what comes before this one and itself.
                 own = self.operands_at(prefix.lift, "axis", "here", "own")
                 here = self.lift(prefix, own, "here", "here")
@@ -198,22 +233,25 @@ class _Scan(Frame):
             position, mask = self.aside(self.ascends, "past")
         tag = "own" if formula.inclusive else "past"
         held = self.operands_at(monoid.lift, position, mask, tag)
-        held |= known_aside
+        held |= known if formula.inclusive else known_aside
         state = self.lift(monoid, held, "state", mask)
         self.scan(monoid, state, not self.ascends)
-        if carry:
+        # The only block of a row is asked for its state by the formula alone.
+        goes_on = carry and not (self.whole and formula.end is None)
+        if goes_on:
             self.note_total(start, state, before)
         if self.phase != "fold":
             if carry:
                 self.combine(monoid, self.carried(monoid, carry), state, state)
             held = self.operands_at(formula.finish, "axis", "here", "own")
             held |= known | dict(zip(monoid.state, state, strict=True))
-            results = [f"result_{n}" for n in shape.outputs]
-            self.call(formula.finish, held, results)
+            full = [p for p in shape.outputs if p.full]
+            self.call(formula.finish, held, [f"result_{p.name}" for p in full])
             self.settle()
-            for n in shape.stored:
-                self.store(n, f"result_{n}")
-        if carry:
+            for p in shape.stored:
+                if p.full:
+                    self.store(p, f"result_{p.name}")
+        if goes_on:
             total = self.state("total", monoid)
             self.combine(monoid, carry, total, carry, "tl.float64")
 
@@ -236,10 +274,7 @@ class _Scan(Frame):
             held |= dict(zip(formula.prefix.state, before, strict=True))
         last = self.state("edge", monoid)
         self.call(monoid.lift, held, last)
-        for name, identity in zip(last, monoid.identity, strict=True):
-            self.source(
-                f"{name} = tl.where(edge_inside, {name}, {literal(identity)}).to(tl.float64)"
-            )
+        self.mask_state(monoid, last, "edge_inside", "tl.float64", "[1]")
         self.combine(monoid, total, last, total, "tl.float64")
 
 

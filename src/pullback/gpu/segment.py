@@ -1,39 +1,41 @@
-"""Segment sums: rows of one id summed, and the gather of rows that is their backward.
+"""Rows that ids or offsets cut into segments: which kernels compute a problem, on what workspace.
 
-Ids are sorted first where they are not (by torch's stable sort, on the device); a binary search
-finds where each segment begins. A program folds a segment, or a fixed share of it where there are
-few long ones; no float is ever added atomically. Rows whose id is out of range are left out
-(forward) or get zeros (backward); whether there were any is noted by an integer minimum on the
-device.
+Ids that are not sorted are sorted first (by torch's stable sort, on the device), so that the rows
+of a segment are taken in row order. Where ids change, segments begin and end. No float is ever
+added atomically. Rows whose id is out of range are left out, or get zeros; whether there were any
+is noted by an integer minimum on the device.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import triton
 import triton.language as tl
 
+from ..core.declare import Role
 from ..core.problem import Problem
-from ..formulas.record import RowFormula
+from ..errors import UnsupportedError
+from ..formulas.record import RowFormula, is_pointwise, names_read
 from ..memory.view import DTYPES
-from .bind import bind
-from .frame import COMPUTE, STORED, literal
-from .source import Source, compile_source
-from .steps import Step
-from .tiles import STEPS, choose_gather_tile, choose_segment_tile
+from .frame import Shape, shape_of, vector_of
+from .rows import folds_of
+from .segment_rows import make_each_kernel, make_runs_kernel
+from .steps import Step, pointers_of
+from .tiles import RunTiles, SegmentTile, choose_gather_tile, choose_run_tiles
 
 # What a check holds where it met nothing wrong: greater than any row.
 FINE = 2**62
 
 
 @triton.jit
-def check_ids(p_ids, p_found, rows, segments, id_stride, SORTED: tl.constexpr, B: tl.constexpr):
+def check_ids(p_ids, p_found, rows, limit, id_stride, SORTED: tl.constexpr, B: tl.constexpr):
     """The first row out of range, and out of order, into two words that hold the least so far."""
     row = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     inside = row < rows
     ids = tl.load(p_ids + row * id_stride, mask=inside, other=0).to(tl.int64)
-    wrong = inside & ((ids < 0) | (ids >= segments))
+    wrong = inside & ((ids < 0) | (ids >= limit))
     # Ids are fine as a rule, and then nothing is written.
     first = tl.min(tl.where(wrong, row, rows), 0)
     tl.atomic_min(p_found, first, mask=first < rows)
@@ -45,194 +47,241 @@ def check_ids(p_ids, p_found, rows, segments, id_stride, SORTED: tl.constexpr, B
 
 
 @triton.jit
-def find_starts(p_ids, p_starts, rows, segments, id_stride, halvings, B: tl.constexpr):
-    """Where each segment begins among sorted ids, and after them where the last one ends."""
-    segment = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
-    low = tl.full([B], 0, tl.int64)
-    high = low + rows
-    for _ in range(halvings):
-        middle = (low + high) // 2
-        open_ = low < high
-        ids = tl.load(p_ids + middle * id_stride, mask=open_, other=0).to(tl.int64)
-        less = open_ & (ids < segment)
-        low = tl.where(less, middle + 1, low)
-        high = tl.where(open_ & (ids >= segment), middle, high)
-    tl.store(p_starts + segment, low, mask=segment <= segments)
+def mark_segments(p_keys, p_starts, p_ends, rows, segments, key_stride, B: tl.constexpr):
+    """Where each segment begins and ends among sorted ids; those without rows are left alone."""
+    row = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    inside = row < rows
+    at = p_keys + row * key_stride
+    ids = tl.load(at, mask=inside, other=-1).to(tl.int64)
+    before = tl.load(at - key_stride, mask=inside & (row > 0), other=-1).to(tl.int64)
+    after = tl.load(at + key_stride, mask=row + 1 < rows, other=-1).to(tl.int64)
+    known = (ids >= 0) & (ids < segments)
+    tl.store(p_starts + ids, row, mask=known & (ids != before))
+    tl.store(p_ends + ids, row + 1, mask=known & (ids != after))
 
 
 @triton.jit
-def gather(
-    p_values, p_ids, p_result, rows, columns, segments, tiles, id_stride, value_row, value_column,
-    result_row, result_column, R: tl.constexpr, C: tl.constexpr,
+def clear_rows(
+    p_result, p_ids, rows, columns, segments, tiles, id_stride, result_row, result_column,
+    OFFSETS: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Row ids[n] of the values into row n of the result; zeros where there is no such row."""
+    """Zeros in the rows that belong to no segment."""
     program = tl.program_id(0).to(tl.int64)
     row = program // tiles * R + tl.arange(0, R)
     column = program % tiles * C + tl.arange(0, C)
-    inside = row < rows
-    ids = tl.load(p_ids + row * id_stride, mask=inside, other=-1).to(tl.int64)
-    known = (ids >= 0) & (ids < segments)
-    across = (column < columns)[None, :]
-    place = p_values + (ids * value_row)[:, None] + (column * value_column)[None, :]
-    values = tl.load(place, mask=known[:, None] & across, other=0.0)
+    if OFFSETS:
+        first = tl.load(p_ids).to(tl.int64)
+        last = tl.load(p_ids + segments * id_stride).to(tl.int64)
+        outside = (row < first) | (row >= last)
+    else:
+        ids = tl.load(p_ids + row * id_stride, mask=row < rows, other=0).to(tl.int64)
+        outside = (ids < 0) | (ids >= segments)
     place = p_result + (row * result_row)[:, None] + (column * result_column)[None, :]
-    tl.store(place, values, mask=inside[:, None] & across)
+    here = (outside & (row < rows))[:, None] & (column < columns)[None, :]
+    tl.store(place, tl.zeros([R, C], p_result.dtype.element_ty), mask=here)
 
 
-@cache
-def make_sum_kernel(formula: RowFormula, element: str, ordered: bool, phase: str):
-    """The kernel that folds segments (``"all"``) or shares of them (``"part"``), or joins those.
-
-    ``ordered`` says that rows are taken in the order of a sort; ``"join"`` comes last.
-    """
-    monoid = formula.passes[0].monoid
-    compute, stored = COMPUTE[element], STORED[element]
-    names = {"tl": tl, "lift": bind(monoid.lift), "combine": bind(monoid.combine)}
-    size = range(len(monoid.state))
-
-    def listed(prefix: str) -> str:
-        return ", ".join(f"{prefix}{c}" for c in size)
-
-    def fold(prefix: str) -> str:
-        given = listed(prefix) if len(size) == 1 else f"({listed(prefix)})"
-        return f"tl.reduce({given}, 0, combine)"
-
-    body = Source()
-    body(
-        "program = tl.program_id(0).to(tl.int64)",
-        "column = program % tiles * C + tl.arange(0, C)",
-        "segment = program // tiles % segments",
-        "part = program // tiles // segments",
-        "across = column < columns",
-    )
-    for c in size:
-        body(f"carry{c} = tl.full([C], {literal(monoid.identity[c])}, tl.float64)")
-    place = "p_parts + (({part} * {size} + {c}) * segments + segment) * columns + column"
-    if phase == "join":
-        with body.block("for part in range(parts):"):
-            for c in size:
-                at = place.format(part="part", size=len(size), c=c)
-                body(f"more{c} = tl.load({at}, mask=across, other=0.0)")
-            body(f"{listed('carry')} = combine({listed('carry')}, {listed('more')})")
-    else:
-        body(
-            "first = tl.load(p_starts + segment)",
-            "stop = tl.load(p_starts + segment + 1)",
-        )
-        if phase == "part":
-            body(
-                "count = stop - first",
-                "stop = first + count * (part + 1) // parts",
-                "first = first + count * part // parts",
-            )
-        with body.block(f"for outer in range(first, stop, R * {STEPS}):"):
-            for c in size:
-                body(f"lane{c} = tl.full([R, C], {literal(monoid.identity[c])}, {compute})")
-            head = f"for start in range(outer, tl.minimum(outer + R * {STEPS}, stop), R):"
-            with body.block(head):
-                body("at = start + tl.arange(0, R)", "valid = at < stop")
-                if ordered:
-                    body("row = tl.load(p_order + at, mask=valid, other=0)")
-                else:
-                    body("row = at")
-                body(
-                    "here = valid[:, None] & across[None, :]",
-                    "along = (row * value_row)[:, None] + (column * value_column)[None, :]",
-                    f"given = tl.load(p_values + along, mask=here, other=0.0).to({compute})",
-                    f"{listed('lifted')} = lift(given)",
-                )
-                for c in size:
-                    identity = literal(monoid.identity[c])
-                    body(f"lifted{c} = tl.where(here, lifted{c}, {identity}).to({compute})")
-                body(f"{listed('lane')} = combine({listed('lane')}, {listed('lifted')})")
-            body(f"{listed('total')} = {fold('lane')}")
-            wide = ", ".join(f"total{c}.to(tl.float64)" for c in size)
-            body(f"{listed('carry')} = combine({listed('carry')}, {wide})")
-    if phase == "part":
-        for c in size:
-            body(
-                f"tl.store({place.format(part='part', size=len(size), c=c)}, carry{c}, mask=across)"
-            )
-    else:
-        narrow = ".to(tl.float32)" if stored in ("tl.float16", "tl.bfloat16") else ""
-        at = "p_result + segment * result_row + column * result_column"
-        body(f"tl.store({at}, carry0{narrow}.to({stored}), mask=across)")
-    pointers = {
-        "all": ["p_values", "p_starts", *(["p_order"] if ordered else []), "p_result"],
-        "part": ["p_values", "p_starts", *(["p_order"] if ordered else []), "p_parts"],
-        "join": ["p_parts", "p_result"],
-    }[phase]
-    numbers = ["columns", "segments", "tiles", "parts"]
-    if phase != "join":
-        numbers += ["value_row", "value_column"]
-    if phase != "part":
-        numbers += ["result_row", "result_column"]
-    parameters = [*pointers, *numbers, "R: tl.constexpr", "C: tl.constexpr"]
-    return compile_source(f"segment_sum_{phase}", parameters, body, names)
+def by_offsets(problem: Problem) -> bool:
+    """Whether offsets say where segments begin."""
+    return problem.cut_by.role is Role.OFFSETS
 
 
-def check_step(problem: Problem, id_stride: int, wants_order: bool) -> Step:
-    """Look for ids that the plan forbids; ``found`` holds the rows."""
-    numbers = (problem.num_inputs, problem.num_segments, id_stride)
+def order_of(problem: Problem) -> str:
+    """How the rows of a segment are found."""
+    if by_offsets(problem):
+        return "offsets"
+    return "sorted" if problem.is_sorted else "unsorted"
+
+
+def has_runs(problem: Problem) -> bool:
+    """Whether something must be known of a segment that only all its rows tell."""
+    formula = record_of(problem)
+    names = names_read(formula)
+    neighbours = any(n.endswith("_before") for n in names)
+    of_segment = neighbours or {"extent", "index", "first"} & names
+    return not is_pointwise(formula) or bool(of_segment) or by_offsets(problem)
+
+
+def record_of(problem: Problem) -> RowFormula:
+    """The record of a segment op."""
+    formula = problem.formula
+    if not isinstance(formula, RowFormula):
+        raise UnsupportedError(f"{problem.op.name}: a segment op folds rows, it does not scan them")
+    return formula
+
+
+def check_step(problem: Problem, id_stride: int, wants_order: bool, ids: str = "i64") -> Step:
+    """Look for ids or offsets that the plan forbids; ``found`` holds the rows."""
+    count, limit = problem.num_inputs, problem.num_segments
+    if by_offsets(problem):
+        count, limit = limit + 1, count + 1
+    pointers = ((problem.cut_by.name, ids), ("found", "i64"))
     meta = {"SORTED": wants_order, "B": 1024}
-    programs = -(-problem.num_inputs // 1024)
-    return Step(check_ids, programs, ("segment_ids", "found"), numbers, meta, 4)
+    return Step(check_ids, -(-count // 1024), pointers, (count, limit, id_stride), meta, 4)
 
 
-def gather_steps(problem: Problem, strides: dict[str, tuple[int, ...]]) -> list[Step]:
-    """The backward; strides are in elements."""
-    columns = problem.embedding_dim
-    tile = choose_gather_tile(DTYPES[problem.element].itemsize, columns)
-    tiles = -(-columns // tile.columns)
-    pointers = ("d_output", "segment_ids", "d_input")
-    numbers = (
-        *(problem.num_inputs, columns, problem.num_segments, tiles),
-        *(*strides["segment_ids"], *strides["d_output"], *strides["d_input"]),
-    )
-    programs = -(-problem.num_inputs // tile.rows) * tiles
-    return [
-        Step(gather, programs, pointers, numbers, {"R": tile.rows, "C": tile.columns}, tile.warps)
-    ]
+def _tiles(problem: Problem) -> RunTiles:
+    item = DTYPES[problem.element].itemsize
+    return choose_run_tiles(item, problem.num_inputs, problem.embedding_dim, problem.num_segments)
+
+
+def _states(problem: Problem) -> int:
+    """Numbers in the states of all passes."""
+    return sum(len(step.monoid.state) for step in record_of(problem).passes if step.monoid)
 
 
 def workspace_words(problem: Problem) -> dict[str, int]:
-    """Words of the workspace of a forward, by what they hold."""
-    rows, columns, segments = problem.num_inputs, problem.embedding_dim, problem.num_segments
-    item = DTYPES[problem.element].itemsize
-    parts = choose_segment_tile(item, rows, columns, segments).parts
-    words = {"starts": segments + 1}
-    if not problem.is_sorted:
+    """Words of the workspace, by what they hold."""
+    rows, segments = problem.num_inputs, problem.num_segments
+    if not has_runs(problem):
+        return {}
+    words = {}
+    if not by_offsets(problem):
+        words = {"starts": segments, "ends": segments}
+    if order_of(problem) == "unsorted":
         words |= {"order": rows, "keys": rows}
-    if parts > 1:
-        words["parts"] = parts * segments * columns * len(problem.formula.passes[0].monoid.state)
+    chunk = _tiles(problem).chunk
+    if rows > chunk:
+        slots = 2 * (rows // chunk + 1)
+        words["workspace"] = max(1, slots * problem.embedding_dim * _states(problem))
     return words
 
 
-def sum_steps(problem: Problem, strides: dict[str, tuple[int, ...]]) -> list[Step]:
-    """The forward, once unsorted ids are in ``keys`` and the rows' order in ``order``."""
-    rows, columns, segments = problem.num_inputs, problem.embedding_dim, problem.num_segments
-    tile = choose_segment_tile(DTYPES[problem.element].itemsize, rows, columns, segments)
-    tiles = -(-columns // tile.columns)
-    keys, key_stride = ("segment_ids", strides["segment_ids"][0])
-    order: tuple[str, ...] = ()
-    if not problem.is_sorted:
-        keys, key_stride, order = "keys", 1, ("order",)
-    numbers = (rows, segments, key_stride, rows.bit_length())
-    found = [Step(find_starts, -(-(segments + 1) // 128), (keys, "starts"), numbers, {"B": 128}, 4)]
-    shape = (columns, segments, tiles, tile.parts)
-    meta = {"R": tile.rows, "C": tile.columns}
-    programs = segments * tiles
+class SegmentLaunch:
+    """A segment problem on one set of strides, ready to run on any memory.
 
-    def step(phase: str, count: int, pointers: tuple[str, ...], steps: tuple[int, ...]) -> Step:
-        kernel = make_sum_kernel(problem.formula, problem.element, bool(order), phase)
-        return Step(kernel, count, pointers, (*shape, *steps), meta, tile.warps)
+    ``strides`` are in elements.
+    """
 
-    reads = ("input", "starts", *order)
-    if tile.parts == 1:
-        both = (*strides["input"], *strides["output"])
-        return [*found, step("all", programs, (*reads, "output"), both)]
-    return [
-        *found,
-        step("part", programs * tile.parts, (*reads, "parts"), strides["input"]),
-        step("join", programs, ("parts", "output"), strides["output"]),
-    ]
+    def __init__(
+        self,
+        problem: Problem,
+        strides: Mapping[str, tuple[int, ...]],
+        dtypes: Mapping[str, str] | None = None,
+        odd: Collection[str] = (),
+    ):
+        self._problem, self._strides, self._dtypes = problem, strides, dtypes or {}
+        self._shape = replace(
+            shape_of(problem, strides, dtypes, odd),
+            across=True,
+            wide=True,
+            long="index" in names_read(record_of(problem)) and problem.num_inputs > 2**24,
+        )
+        self._shape = replace(self._shape, in_vectors=self._in_vectors())
+        self._by = problem.cut_by.name
+        self._ids = self._dtypes.get(self._by, "i64")
+        self.steps = self._run_steps() if has_runs(problem) else [self._each_step()]
+
+    def _in_vectors(self) -> tuple[str, ...]:
+        """Sizes and strides that a kernel should know to be whole vectors of 16 bytes."""
+        count = vector_of(self._problem.element)
+        columns = self._problem.embedding_dim
+        packed = all(self._strides[p.name][1] == 1 for p in self._shape.operands)
+        rows = {f"{p.name}_r": self._strides[p.name][0] for p in self._shape.operands}
+        numbers = {"units": columns, **rows}
+        if not packed or any(n % count for n in numbers.values()):
+            return ()
+        return tuple(name for name, n in numbers.items() if n % 16)
+
+    def _number(self, name: str, value: int) -> int:
+        """A size or stride as it is passed."""
+        return value // vector_of(self._shape.element) if name in self._shape.in_vectors else value
+
+    def _numbers(self, shape: Shape) -> tuple[int | float, ...]:
+        """Strides of the operands, then parameters of the problem."""
+        found = []
+        for p in shape.operands:
+            row, column = self._strides[p.name]
+            found += [self._number(f"{p.name}_r", row), column]
+        held = self._problem.constants
+        return (*found, *(held[n] for n in shape.constants if n != "extent"))
+
+    def _name(self, phase: str) -> str:
+        problem = self._problem
+        return "_".join((problem.op.name, *map(str, problem.selection), *phase.split()))
+
+    def _each_step(self) -> Step:
+        problem, shape = self._problem, self._shape
+        columns = problem.embedding_dim
+        tile = choose_gather_tile(DTYPES[problem.element].itemsize, columns)
+        tiles = -(-columns // tile.columns)
+        units = self._number("units", columns)
+        numbers = (units, problem.num_inputs, problem.num_segments, tiles)
+        return Step(
+            make_each_kernel(self._name("each"), problem.formula, shape),
+            -(-problem.num_inputs // tile.rows) * tiles,
+            (*pointers_of(self._shape), (self._by, self._ids)),
+            (*numbers, *self._strides[self._by], *self._numbers(shape)),
+            {"U": tile.columns, "B": tile.rows, "IN_PLACE": False},
+            tile.warps,
+        )
+
+    def _run_steps(self) -> list[Step]:
+        problem, tiles = self._problem, _tiles(self._problem)
+        rows, segments = problem.num_inputs, problem.num_segments
+        if not segments:
+            return self._clear_steps()
+        stride = self._strides[self._by][0]
+        keys = (self._by, self._ids) if order_of(problem) != "unsorted" else ("keys", self._ids)
+        key_stride = stride if order_of(problem) != "unsorted" else 1
+        steps = []
+        if not by_offsets(problem):
+            pointers = (keys, ("starts", "i64"), ("ends", "i64"))
+            numbers = (rows, segments, key_stride)
+            steps.append(Step(mark_segments, -(-rows // 1024), pointers, numbers, {"B": 1024}, 4))
+        steps.append(self._run_step("all", segments, tiles.short, keys, key_stride))
+        if rows > tiles.chunk:
+            slots = 2 * (rows // tiles.chunk + 1)
+            phases = [*(f"fold {k}" for k in folds_of(problem.formula)), "end"]
+            steps += [self._run_step(p, slots, tiles.long, keys, key_stride) for p in phases]
+        return [*steps, *self._clear_steps()]
+
+    def _run_step(
+        self, phase: str, programs: int, tile: SegmentTile, keys: tuple[str, str], key_stride: int
+    ) -> Step:
+        problem, shape, order = self._problem, self._shape, order_of(self._problem)
+        columns, segments = problem.embedding_dim, problem.num_segments
+        tiles = -(-columns // tile.columns)
+        bounds = (("starts", "i64"), ("ends", "i64"))
+        start_stride = 1
+        if order == "offsets":
+            bounds = ((self._by, self._ids), ("ends", self._ids))
+            start_stride = self._strides[self._by][0]
+        pointers = (*pointers_of(self._shape), *bounds)
+        pointers += (("order", "i64"),) if order == "unsorted" else ()
+        chunk = _tiles(problem).chunk
+        numbers: tuple[int | float, ...] = (self._number("units", columns),)
+        numbers += (problem.num_inputs, segments, tiles, chunk)
+        numbers += (start_stride,)
+        if phase != "all":
+            pointers += (("workspace", "f64"), keys)
+            numbers += (key_stride, segments.bit_length())
+        return Step(
+            make_runs_kernel(self._name(phase), problem.formula, shape, phase, order),
+            programs * tiles,
+            pointers,
+            (*numbers, *self._numbers(shape)),
+            {"U": tile.columns, "B": tile.rows, "IN_PLACE": False},
+            tile.warps,
+        )
+
+    def _clear_steps(self) -> list[Step]:
+        """Zeros for rows of no segment, in outputs that have them."""
+        problem = self._problem
+        columns = problem.embedding_dim
+        tile = choose_gather_tile(DTYPES[problem.element].itemsize, columns)
+        tiles = -(-columns // tile.columns)
+        shared = (problem.num_inputs, columns, problem.num_segments, tiles)
+        meta = {"OFFSETS": by_offsets(problem), "R": tile.rows, "C": tile.columns}
+        return [
+            Step(
+                clear_rows,
+                -(-problem.num_inputs // tile.rows) * tiles,
+                ((p.name, p.dtype), (self._by, self._ids)),
+                (*shared, self._strides[self._by][0], *self._strides[p.name]),
+                meta,
+                tile.warps,
+            )
+            for p in self._shape.stored
+            if p.full
+        ]

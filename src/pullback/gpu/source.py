@@ -39,5 +39,7 @@ def compile_source(name: str, parameters: list[str], body: Source, names: dict):
     filename = f"<pullback {name} {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     space = {"__name__": "pullback.kernels", **names}
-    exec(compile(text, filename, "exec"), space)
+    # By itself: as part of this module its annotations would be strings of strings, of which Triton
+    # does not take the type of an argument.
+    exec(compile(text, filename, "exec", dont_inherit=True), space)
     return triton.jit(space[name])

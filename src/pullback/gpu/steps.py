@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .frame import Shape
 from .tiles import WARP
+
+# What stands before the name of an operand for its twin at an even address.
+TWIN = "even "
+
+
+def pointers_of(shape: Shape) -> tuple[tuple[str, str], ...]:
+    """The operands of a kernel and the twins of those that have one, with the types they hold."""
+    named = [(p.name, p.dtype) for p in shape.operands]
+    return (*named, *((f"{TWIN}{p.name}", p.dtype) for p in shape.odd))
 
 
 @dataclass(frozen=True)
@@ -20,7 +30,8 @@ class Step:
     programs
         How many run.
     pointers
-        Names of the operands and of parts of the workspace, in the kernel's order.
+        Names of the operands and of parts of the workspace, with the types they hold, in the
+        kernel's order.
     numbers
         The arguments that follow them.
     meta
@@ -33,7 +44,7 @@ class Step:
 
     kernel: Any
     programs: int
-    pointers: tuple[str, ...]
+    pointers: tuple[tuple[str, str], ...]
     numbers: tuple[int | float, ...]
     meta: Mapping[str, Any]
     warps: int

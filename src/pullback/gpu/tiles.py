@@ -8,10 +8,15 @@ WARP = 32
 MOST_WARPS = 16
 # Blocks that every lane folds for itself before the lanes join.
 STEPS = 8
-# A row is cut into chunks for programs of their own if there are fewer programs than FEW and it
-# has at least LONG elements; then MANY programs are aimed at. Two waves on a large GPU are 264.
+# A row is cut into chunks for programs of their own if it has at least LONG elements and there are
+# fewer programs than FEW, or than MANY where a second look at the elements is taken anyway; then
+# MANY programs are aimed at. A large GPU has 132 to 304 cores.
 FEW = 128
 MANY = 512
+# Bytes to ask for before the first arrive: 3.35 TB/s for 0.6 microseconds. Tiles grow up to it.
+IN_FLIGHT = 2**21
+# What memory is read in, at the least.
+SECTOR = 32
 LONG = 2**16
 MOST_CHUNKS = 256
 # Partial states of all chunks that one program joins.
@@ -67,8 +72,20 @@ _PER_THREAD = {
 }
 
 
+# Elements of a row, all its operands together, that the registers of a core hold for a second look.
+# Half floats are held as float32, beside what they are widened from.
+_HELD = {2: 2**15, 4: 2**15, 8: 2**14}
+_MOST_HELD = {2: 2**14, 4: 2**15, 8: 2**14}
+
+
 def choose_tile(
-    work: str, item: int, length: int, units: int, outer: int = 1, across: bool = False
+    work: str,
+    item: int,
+    length: int,
+    units: int,
+    outer: int = 1,
+    across: bool = False,
+    held: int = 0,
 ) -> Tile:
     """Tile, warps and chunks.
 
@@ -82,14 +99,19 @@ def choose_tile(
         Elements along the axis, units that a tile may span, and other rows.
     across
         Whether lanes lie across units.
+    held
+        Operands of a fold that are looked at more than once.
     """
     per_thread = _PER_THREAD[work][item]
-    if across and work != "pointwise":
+    if across and work != "pointwise" and (work, item) != ("scan", 2):
         # Every lane keeps the states of its own columns.
         per_thread = max(4, per_thread // 2)
     usual = 4 * WARP * per_thread
-    most = MOST_WARPS * WARP * per_thread if work != "pointwise" else usual
+    most = (4 if work == "pointwise" else MOST_WARPS) * WARP * per_thread
     whole = ceil_to_power(length)
+    fits = held and whole <= min(_HELD[item] // held, _MOST_HELD[item])
+    if fits and not across and whole > most and units * outer >= FEW:
+        return Tile(1, whole, MOST_WARPS, whole, 1)
     if across:
         # 128 bytes of a row side by side at least, where there are as many.
         span = min(ceil_to_power(units), max(128 // item, usual // whole))
@@ -98,22 +120,62 @@ def choose_tile(
         block = whole if whole <= most else usual
         span = min(ceil_to_power(units), max(1, usual // block))
     block = min(block, whole)
-    warps = min(MOST_WARPS, max(1, ceil_to_power(span * block // (WARP * per_thread))))
     if work == "pointwise":
+        warps = _warps(span * block, per_thread)
         return Tile(span, block, warps, block, _ceil(length, block))
-    programs = _ceil(units, span) * outer
-    chunks = 1
-    step = block * (STEPS if work == "fold" else 1)
-    if programs < FEW and length * span >= LONG and length > block:
+
+    def programs(span: int) -> int:
+        return _ceil(units, span) * outer
+
+    def chunks(span: int, block: int) -> int:
+        enough = MANY if work == "fold" else FEW
+        if programs(span) >= enough or length * span < LONG or length <= block:
+            return 1
         most_chunks = min(MOST_CHUNKS, MOST_PARTIALS // span)
-        chunks = min(most_chunks, _ceil(MANY, programs), _ceil(length, 2 * step))
-    chunk = max(step, _ceil(_ceil(length, chunks), step) * step)
+        step = block * (STEPS if work == "fold" else 1)
+        return min(most_chunks, _ceil(MANY, programs(span)), _ceil(length, 2 * step))
+
+    def asked(span: int, block: int, cuts: bool) -> int:
+        """Bytes that all programs ask for at once."""
+        shares = chunks(span, block) if cuts else 1
+        return programs(span) * shares * span * block * item
+
+    def grown(span: int, block: int, cuts: bool) -> tuple[int, int]:
+        """A tile large enough for programs to ask for IN_FLIGHT bytes, as far as it helps."""
+        # A loop over the blocks of a scan holds carries too, 130 to 230 registers in all.
+        warps = MOST_WARPS if work == "fold" else 4 if (work, item) == ("both ways", 8) else 8
+        while block < whole and asked(span, block, cuts) < IN_FLIGHT:
+            narrower = span
+            if span * block >= warps * WARP * per_thread:
+                if not across or span * item <= SECTOR:
+                    break
+                narrower = span // 2
+            # Larger blocks may leave fewer chunks.
+            if 2 * asked(narrower, 2 * block, cuts) < 3 * asked(span, block, cuts):
+                break
+            span, block = narrower, 2 * block
+        return span, block
+
+    # Cutting the axis of a scan takes a second look at its elements: without it, if that will do.
+    uncut = grown(span, block, cuts=False)
+    if work == "fold" or programs(uncut[0]) < FEW:
+        span, block = grown(span, block, cuts=True)
+    else:
+        span, block = uncut
+    step = block * (STEPS if work == "fold" else 1)
+    count = chunks(span, block)
+    chunk = max(step, _ceil(_ceil(length, count), step) * step)
+    warps = _warps(span * block, per_thread)
     return Tile(span, block, warps, chunk, max(1, _ceil(length, chunk)))
+
+
+def _warps(elements: int, per_thread: int) -> int:
+    return min(MOST_WARPS, max(1, ceil_to_power(elements // (WARP * per_thread))))
 
 
 @dataclass(frozen=True)
 class SegmentTile:
-    """What one program of a segment sum works on.
+    """What one program works on that takes rows by their ids.
 
     Attributes
     ----------
@@ -121,34 +183,51 @@ class SegmentTile:
         Of the tile; powers of two.
     warps
         Warps of a program.
-    parts
-        Programs that share a segment.
     """
 
     rows: int
     columns: int
     warps: int
-    parts: int
 
 
-def choose_segment_tile(item: int, inputs: int, columns: int, segments: int) -> SegmentTile:
-    """Tile of a segment sum, and into how many parts a segment is cut.
+@dataclass(frozen=True)
+class RunTiles:
+    """How segments are cut.
 
-    Parts depend on the mean length of a segment, as the ids are on the device.
+    Attributes
+    ----------
+    short, long
+        Tiles of segments up to a chunk, and of the chunks of longer ones.
+    chunk
+        Rows that one program walks in turn.
+    """
+
+    short: SegmentTile
+    long: SegmentTile
+    chunk: int
+
+
+def choose_run_tiles(item: int, inputs: int, columns: int, segments: int) -> RunTiles:
+    """Tiles of a fold of segments.
+
+    How long each segment is only the device knows: most are taken to have the mean length, and any
+    may be longer than a chunk.
     """
     width = min(ceil_to_power(columns), 256 // item)
-    mean = max(1, inputs // max(1, segments))
-    height = min(ceil_to_power(mean), 1024 // width, 64)
-    warps = min(4, max(1, width * height // (WARP * 8)))
-    programs = segments * _ceil(columns, width)
-    parts = 1
-    if programs < FEW and mean >= 16 * height:
-        parts = min(64, _ceil(MANY, programs), mean // (8 * height))
-    return SegmentTile(height, width, warps, parts)
+    most = 1024 // width
+
+    def tile(height: int) -> SegmentTile:
+        return SegmentTile(height, width, min(4, max(1, width * height // (WARP * 8))))
+
+    mean = ceil_to_power(inputs // max(1, segments))
+    # Enough chunks for MANY programs, should all rows belong to one segment.
+    aim = ceil_to_power(inputs * _ceil(columns, width) // (2 * MANY))
+    chunk = max(most, min(2048, max(256, aim)))
+    return RunTiles(tile(min(max(8, mean), most)), tile(most), chunk)
 
 
 def choose_gather_tile(item: int, columns: int) -> SegmentTile:
-    """Tile of a gather of rows."""
+    """Tile of rows that are computed one by one."""
     width = min(ceil_to_power(columns), 2048 // item)
     height = max(1, 4 * WARP * (16 // item) // width)
-    return SegmentTile(height, width, 4 if width * height >= 1024 else 1, 1)
+    return SegmentTile(height, width, 4 if width * height >= 1024 else 1)

@@ -7,6 +7,7 @@ whole here, so that products with zeros differentiate as products do.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -30,10 +31,20 @@ class Number:
         The two numbers this one is the product of, if it is one.
     zero
         The number that was compared with zero to give this condition, if one was.
+    is_infinite
+        Whether it is infinite everywhere: what is multiplied by it has no derivative, and none that
+        is 0 times infinity.
     """
 
-    def __init__(self, array: Any, factors: tuple[Any, ...] = (), zero: Number | None = None):
+    def __init__(
+        self,
+        array: Any,
+        factors: tuple[Any, ...] = (),
+        zero: Number | None = None,
+        is_infinite: bool = False,
+    ):
         self.array, self.factors, self.zero = array, factors, zero
+        self.is_infinite = is_infinite
 
     def __sub__(self, other: Any) -> Number:
         return Number(_difference(self.array, _plain(other)))
@@ -42,7 +53,10 @@ class Number:
         return Number(_difference(_plain(other), self.array))
 
     def __mul__(self, other: Any) -> Number:
-        return Number(self.array * _plain(other), (self, other))
+        product = self.array * _plain(other)
+        if _is_infinite(self) or _is_infinite(other):
+            return Number(jax.lax.stop_gradient(product))
+        return Number(product, (self, other))
 
     def __truediv__(self, other: Any) -> Number:
         return Number(_quotient(self.array, _plain(other)))
@@ -65,6 +79,18 @@ def _plain(value: Any) -> Any:
     return value.array if isinstance(value, Number) else value
 
 
+def _is_infinite(value: Any) -> bool:
+    if isinstance(value, Number):
+        return value.is_infinite
+    return isinstance(value, float) and math.isinf(value)
+
+
+def _exp(v: Number) -> Number:
+    """Exponents are at most 0 where they count: beyond all numbers is one that is not chosen."""
+    beyond = v.array == jnp.inf
+    return Number(jnp.where(beyond, 0.0, jnp.exp(jnp.where(beyond, 0.0, v.array))))
+
+
 def _difference(a: Any, b: Any) -> Any:
     nowhere = (a == -jnp.inf) & (b == -jnp.inf)
     return jnp.where(nowhere, 0.0, a) - jnp.where(nowhere, 0.0, b)
@@ -82,7 +108,8 @@ def _where(condition: Number, a: Any, b: Any) -> Number:
             # Not the product itself: an infinite factor of zero is to give zero too.
             kept = jnp.where(condition.array & ~jnp.isfinite(others[0]), 0.0, others[0])
             return Number(kept * condition.zero.array)
-    return Number(jnp.where(condition.array, _plain(a), _plain(b)))
+    chosen = jnp.where(condition.array, _plain(a), _plain(b))
+    return Number(chosen, is_infinite=_is_infinite(a) and _is_infinite(b))
 
 
 def _on_numbers(function: Callable) -> Callable:
@@ -115,7 +142,7 @@ JAX = _Arrays(
     {
         "where": _where,
         "isnan": _on_numbers(jnp.isnan),
-        "exp": _on_numbers(jnp.exp),
+        "exp": _exp,
         "log": _on_numbers(jnp.log),
         "sqrt": _on_numbers(jnp.sqrt),
         "absolute": _on_numbers(jnp.abs),

@@ -1,217 +1,383 @@
-"""The functions, made from the forward rows of the catalog with the conventions of JAX."""
+"""The functions, made from the rows of the catalog with the conventions of JAX."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..api.arrange import borders
+from ..api.functions import arguments
 from ..api.plan import Runnable
 from ..core import parse
-from ..core.catalog import catalog, find
-from ..core.declare import Op
-from ..core.problem import describe
-from ..core.vocabulary import ElementKind, PlanPreference, element_kind
+from ..core.catalog import catalog
+from ..core.declare import Op, Operand, Role, Type
+from ..core.pair import Pair as Rows
+from ..core.pair import pair_of
+from ..core.problem import Problem, describe
+from ..core.vocabulary import ElementKind, PlanPreference
 from ..errors import InvalidProblemError, UnsupportedError
+from ..formulas.record import ScanFormula
 from ..memory.view import view
-from .docstrings import docstring, takes_correction
-from .pairs import IDS, Pair
+from ..precision import forgets
+from .conventions import NAMES, correction_of, row_in_jax
+from .docstrings import docstring
+from .pairs import Pair, reads, without
 from .primitives import run, varying_alike
 
-_DTYPES = {kind.numpy_dtype: kind for kind in ElementKind}
+_ELEMENTS = {kind.numpy_dtype: kind.value for kind in ElementKind}
+_MOST_PAIRS = 4096
+
+Arrays = dict[str, Any]
+Shape = tuple[int, ...]
 
 
-def _float_array(x: Any, name: str) -> Any:
-    if not isinstance(x, jax.Array):
-        x = jnp.asarray(x)
-    if x.dtype not in _DTYPES:
-        names = ", ".join(dtype.name for dtype in _DTYPES)
-        raise UnsupportedError(f"{name}: expected dtype {names}, got {x.dtype}")
-    return x
+class Function:
+    """A kind as a function of JAX arrays.
+
+    Parameters
+    ----------
+    kind
+        Its rows.
+    row
+        The forward row as JAX has it.
+    """
+
+    def __init__(self, kind: Rows, row: Op):
+        self.kind, self.op = kind, kind.forward
+        self.operands = {o.name: o for o in self.op.reads}
+        # Those that promote to one type and stretch to one shape.
+        self.elements = [
+            o.name for o in self.op.reads if o.role is Role.ELEMENT and o.type is Type.ELEMENT
+        ]
+        cuts = [o for o in self.op.reads if o.role in (Role.IDS, Role.OFFSETS)]
+        self.cuts = [o for o in cuts if o.symbol == o.name]
+        # Offsets that formulas know as another operand mark borders.
+        self.marks = next((o for o in cuts if o.symbol != o.name), None)
+        axis, own = (r.parameter("axis") for r in (row, self.op))
+        parses = (axis.parse, own.parse) if axis and own else ()
+        self.flattens = parse.optional_integer in parses
+        self.several_axes = parses == (parse.axes, parse.axis)
+        self.pairs: dict[Any, Pair] = {}
+        forgets(self.pairs.clear)
+
+    def __call__(self, given: Arrays, parameters: dict[str, Any], key: tuple[Any, ...]) -> Any:
+        """The results.
+
+        Parameters
+        ----------
+        given
+            Arrays by the catalog's names for them.
+        parameters
+            Parsed parameters by the catalog's names; None where an array stands for one.
+        key
+            What the parameters are looked up by.
+        """
+        arrays = {name: _typed(array, self.operands[name]) for name, array in given.items()}
+        shape = self._stretch(arrays)
+        if self.flattens and parameters["axis"] is None:
+            for name in [n for n in arrays if self.operands[n].role is Role.ELEMENT]:
+                arrays[name] = jnp.broadcast_to(arrays[name], shape).reshape(-1)
+            parameters, shape = {**parameters, "axis": 0}, (math.prod(shape),)
+        if self.cuts:
+            return self._run_segments(arrays, shape, parameters, key)
+        if self.marks is not None and self.marks.name in arrays:
+            self._mark_borders(self.marks, arrays, shape, parameters["axis"])
+        pair = self._known(arrays, shape, parameters, key)
+        if pair.positions:
+            _check_known(pair.forward, {n: arrays[n] for n in pair.positions})
+        results = self._run(pair, arrays)
+        if pair.of_rows and not parameters.get("keepdims"):
+            for name in pair.of_rows:
+                if name in results:
+                    results[name] = jnp.squeeze(results[name], pair.forward.axes)
+        return _one_or_all(results)
+
+    def _stretch(self, arrays: Arrays) -> Shape:
+        """The shape that all elements stretch to; they come to have one type."""
+        names = [n for n in self.elements if n in arrays]
+        if len(names) == 1:
+            return arrays[names[0]].shape
+        dtype = jnp.result_type(*(arrays[n] for n in names))
+        arrays |= {n: arrays[n].astype(dtype) for n in names if arrays[n].dtype != dtype}
+        shapes = [arrays[n].shape for n in names]
+        if shapes.count(shapes[0]) == len(shapes):
+            return shapes[0]
+        try:
+            return jnp.broadcast_shapes(*shapes)
+        except ValueError:
+            listed = ", ".join(map(str, shapes))
+            raise InvalidProblemError(
+                f"{', '.join(names)}: expected shapes that broadcast to one, got {listed}"
+            ) from None
+
+    def _mark_borders(self, offsets: Operand, arrays: Arrays, shape: Shape, axis: int) -> None:
+        """Put a mask of the positions where runs begin in the place of offsets."""
+        if offsets.symbol in arrays:
+            raise InvalidProblemError(f"{offsets.name}: expected it or {offsets.symbol}, got both")
+        axis = parse.normalized_axis(axis, len(shape), "axis")
+        begun = arrays.pop(offsets.name)
+        if isinstance(begun, jax.core.Tracer):
+            extent = shape[axis] if shape else 1
+            marks = jnp.zeros(extent, bool).at[jnp.clip(begun[:-1], 0)].set(True, mode="drop")
+            marks = marks.reshape([extent if k == axis else 1 for k in range(len(shape))])
+        else:
+            marks = jnp.asarray(borders(np.asarray(begun), shape, axis, offsets.name))
+        arrays[offsets.symbol] = marks
+
+    # Problems, and what runs them.
+
+    def _known(
+        self,
+        arrays: Arrays,
+        shape: Shape,
+        parameters: dict[str, Any],
+        key: tuple[Any, ...],
+        segments: int | None = None,
+    ) -> Pair:
+        """The pair of a call, made when it is first met."""
+        dtype, given = arrays[self.elements[0]].dtype, tuple(arrays)
+        known = (dtype, shape, segments, given, parameters.get("axis"), key)
+        pair = self.pairs.get(known)
+        if pair is None:
+            if len(self.pairs) >= _MOST_PAIRS:
+                self.pairs.clear()
+            how = (_ELEMENTS[dtype], shape, parameters, segments)
+            pair = self.pairs[known] = self._pair(given, *how)
+        return pair
+
+    def _pair(self, given: tuple[str, ...], *how: Any) -> Pair:
+        parameters = how[2]
+        forward = self._problem(self.op, given, *how)
+        asked = [o.name for o in forward.writes if parameters.get(o.asked_by) is not False]
+        backward = None
+        if self.kind.backward is not None:
+            by = [n for n, output in self.kind.cotangents.items() if output in asked]
+            saves = [o.name for o in forward.writes]
+            backward = self._problem(self.kind.backward, (*given, *saves, *by), *how)
+            # What may be left out and is not read, is left out.
+            read = reads(backward)
+            backward = without(backward, [n for n in backward.op.optional if n not in read])
+        return Pair(self.kind, forward, backward, asked)
+
+    def _problem(
+        self,
+        op: Op,
+        given: tuple[str, ...],
+        element: str,
+        shape: Shape,
+        parameters: dict[str, Any],
+        segments: int | None,
+    ) -> Problem:
+        optional = [n for n in given if n in op.optional]
+        if not self.several_axes:
+            problem = describe(op, element, shape, parameters, optional, segments, NAMES)
+            # Ids that are out of range are dropped; who wants to raise has looked at them before.
+            return problem if segments is None else replace(problem, drops=True)
+        rest = {n: v for n, v in parameters.items() if n != "axis"}
+        axes = parse.normalized_axes(parameters["axis"], len(shape), "axis")
+        return replace(describe(op, element, shape, rest, optional, segments, NAMES), axes=axes)
+
+    def _run(self, pair: Pair, arrays: Arrays) -> Arrays:
+        """The outputs that are asked for, by name."""
+        operands = {
+            n: arrays[n] if arrays[n].shape == shape else self._fitted(n, arrays[n], pair)
+            for n, shape in pair.shapes.items()
+        }
+        if len(operands) > 1:
+            operands = dict(zip(pair.reads, varying_alike(*operands.values()), strict=True))
+        results = run(pair, "forward", operands, pair.outputs)
+        made = dict(zip(pair.outputs, results, strict=True))
+        return made if pair.asked == pair.outputs else {n: made[n] for n in pair.asked}
+
+    def _fitted(self, name: str, array: Any, pair: Pair) -> Any:
+        """An operand of as many dimensions as the problem has.
+
+        Where gradients flow it is stretched to its full shape, so that JAX sums them.
+        """
+        operand, problem = self.operands[name], pair.forward
+        wanted, axes = pair.shapes[name], problem.axes
+        rank = len(wanted)
+        if operand.role is Role.ROW and array.ndim == rank - len(axes):
+            array = jnp.expand_dims(array, axes)
+        own = (1,) * (rank - array.ndim) + array.shape
+        stretches = operand.role is Role.ELEMENT and len(own) == rank
+        if own != wanted and not (
+            stretches and all(n in (1, full) for n, full in zip(own, wanted, strict=True))
+        ):
+            what = "a shape that stretches to" if stretches else "shape"
+            raise InvalidProblemError(
+                f"{NAMES.get(name, name)}: expected {what} {wanted}, got {array.shape}"
+            )
+        if operand.type is Type.BOOL and isinstance(problem.formula, ScanFormula):
+            along = axes[0]
+            if own[along] != wanted[along]:
+                raise InvalidProblemError(
+                    f"{name}: expected {problem.extent} elements along the axis of the scan, got 1"
+                )
+        if name in pair.variables:
+            return jnp.broadcast_to(array, wanted)
+        return array.reshape(own)
+
+    # Segments.
+
+    def _run_segments(
+        self, arrays: Arrays, shape: Shape, parameters: dict[str, Any], key: tuple[Any, ...]
+    ) -> Any:
+        lead = NAMES.get(self.elements[0], self.elements[0])
+        if not shape:
+            raise InvalidProblemError(f"{lead}: expected at least one dimension, got shape ()")
+        given = [o for o in self.cuts if o.name in arrays]
+        if len(given) != 1:
+            names, got = " or ".join(o.name for o in self.cuts), "both" if given else "neither"
+            raise InvalidProblemError(f"{self.cuts[0].name}: expected {names}, got {got}")
+        (by,) = given
+        cut = arrays[by.name]
+        segments = self._count(by, cut, shape[0], parameters)
+        rest, width = shape[1:], math.prod(shape[1:])
+        pair = self._known(arrays, (shape[0], width), parameters, key, segments)
+        is_traced = isinstance(cut, jax.core.Tracer)
+        if by.role is Role.OFFSETS and is_traced:
+            # Nobody looks at what is traced, and kernels go where offsets lead.
+            arrays[by.name] = jnp.clip(jax.lax.cummax(cut), 0, shape[0])
+        elif by.role is Role.OFFSETS or parameters.get("out_of_range") == "raise":
+            _known(cut, by.name, 'out_of_range="raise"')
+            _check_known(replace(pair.forward, drops=False), {by.name: cut})
+        for name in [n for n in arrays if n != by.name]:
+            length = shape[0] if self.operands[name].role is Role.ELEMENT else segments
+            full = jnp.broadcast_to(arrays[name], (length, *rest))
+            arrays[name] = full.reshape(length, width)
+        results = self._run(pair, arrays)
+        return _one_or_all({n: r.reshape(r.shape[0], *rest) for n, r in results.items()})
+
+    def _count(self, by: Operand, cut: Any, length: int, parameters: dict[str, Any]) -> int:
+        """How many segments there are."""
+        asked = parameters.get("num_segments")
+        if by.role is Role.OFFSETS:
+            if cut.ndim != 1 or not cut.size:
+                raise InvalidProblemError(
+                    f"{by.name}: expected one dimension and at least one offset, got shape "
+                    f"{cut.shape}"
+                )
+            if asked not in (None, cut.size - 1):
+                raise InvalidProblemError(
+                    f"num_segments: expected {cut.size - 1}, as offsets have, got {asked}"
+                )
+            return int(cut.size - 1)
+        if cut.shape != (length,):
+            raise InvalidProblemError(f"{by.name}: expected shape {(length,)}, got {cut.shape}")
+        if asked is None:
+            return int(np.asarray(_known(cut, by.name, "num_segments")).max(initial=-1)) + 1
+        return int(asked)
 
 
-def _hashable(axis: Any) -> Any:
-    return tuple(axis) if isinstance(axis, list) else axis
+def _check_known(problem: Problem, arrays: Arrays) -> None:
+    """Raise for integers that operands must not hold, unless they are traced."""
+    if not any(isinstance(a, jax.core.Tracer) for a in arrays.values()):
+        views = {n: view(np.asarray(a), n) for n, a in arrays.items()}
+        Runnable(problem, PlanPreference()).check_values(views)
 
 
-@lru_cache(maxsize=4096)
-def _pair(
-    op: Op, shape: Any, dtype: Any, parameters: tuple[tuple[str, Any], ...], segments: Any = None
-) -> Pair:
-    """An op and its backward on one shape, by parsed parameters."""
-    element = element_kind(dtype).value
-    held = dict(parameters)
-    both = (op, find(op.kind, "backward"))
-    return Pair(*(describe(one, element, shape, held, segments=segments) for one in both))
+def _one_or_all(results: Arrays) -> Any:
+    found = tuple(results.values())
+    return found[0] if len(found) == 1 else found
 
 
-def _no_where(op: Op, where: Any) -> None:
-    if where is not None:
+def _typed(array: Any, operand: Operand) -> Any:
+    """A JAX array of a type that an operand may have, or the error that names it."""
+    if not isinstance(array, jax.Array):
+        array = jnp.asarray(array)
+    dtype, kind = array.dtype, operand.type
+    if kind is Type.ELEMENT and dtype in _ELEMENTS:
+        return array
+    name = NAMES.get(operand.name, operand.name)
+    if kind is Type.ELEMENT or kind is Type.STATE:
+        if dtype not in _ELEMENTS:
+            names = ", ".join(known.name for known in _ELEMENTS)
+            raise UnsupportedError(f"{name}: expected dtype {names}, got {dtype}")
+        return array.astype(jax.dtypes.canonicalize_dtype(np.float64))
+    if kind is Type.BOOL:
+        if dtype != np.bool_:
+            raise InvalidProblemError(f"{name}: expected dtype bool, got {dtype}")
+    elif not jnp.issubdtype(dtype, jnp.integer):
+        raise InvalidProblemError(f"{name}: expected integers, got {dtype}")
+    elif dtype not in (jnp.int32, jnp.int64):
+        return array.astype(jnp.int32)
+    return array
+
+
+def _known(cut: Any, name: str, what: str) -> Any:
+    if isinstance(cut, jax.core.Tracer):
         raise UnsupportedError(
-            f"where: not supported by pullback.jax.{op.name}; replace what is left out by a value "
-            f"that does not count, jnp.where(mask, x, value), before the call"
-        )
-
-
-def run_scan(op: Op, x: Any, axis: Any, reverse: bool, ties: Any) -> Any:
-    x = _float_array(x, "x")
-    if axis is None:
-        x, axis = x.reshape(-1), 0
-    parameters = _parsed(op, axis=axis, reverse=reverse, ties=ties)
-    return run(_pair(op, x.shape, x.dtype, parameters), "forward", {"x": x})[0]
-
-
-def _parsed(op: Op, **values: Any) -> tuple[tuple[str, Any], ...]:
-    """Parameters of an op or its backward in their one form, to be looked up by."""
-    declared = {p.name: p for p in (*find(op.kind, "backward").parameters, *op.parameters)}
-    return tuple(
-        (name, declared[name].parse(value, name))
-        for name, value in values.items()
-        if name in declared and value is not None
-    )
-
-
-def run_reduce(
-    op: Op, x: Any, axis: Any, keepdims: bool, where: Any, correction: Any, ties: Any
-) -> Any:
-    _no_where(op, where)
-    x = _float_array(x, "x")
-    parameters = _parsed(op, axis=axis, correction=correction, ties=ties)
-    pair = _pair(op, x.shape, x.dtype, parameters)
-    (y,) = run(pair, "forward", {"x": x})
-    return y if keepdims else jnp.squeeze(y, pair.forward.axes)
-
-
-def resolve_correction(ddof: Any, correction: Any) -> Any:
-    """The one of ddof and correction that was given."""
-    if correction is None:
-        return ddof
-    if ddof != 0:
-        raise InvalidProblemError("correction: expected it or ddof, got both")
-    return correction
-
-
-@lru_cache(maxsize=4096)
-def _softmax_pair(op: Op, shape: Any, dtype: Any, axis: Any) -> Pair:
-    """JAX takes several axes, which the kernels do too."""
-    axes = parse.normalized_axes(axis, len(shape), "axis")
-    pair = _pair(op, shape, dtype, ())
-    return Pair(replace(pair.forward, axes=axes), replace(pair.backward, axes=axes))
-
-
-def run_softmax(op: Op, x: Any, axis: Any, where: Any) -> Any:
-    _no_where(op, where)
-    x = _float_array(x, "x")
-    pair = _softmax_pair(op, x.shape, x.dtype, _hashable(axis))
-    return run(pair, "forward", {"x": x})[0]
-
-
-@lru_cache(maxsize=4096)
-def _lerp_pair(op: Op, shape: Any, dtype: Any, weight: str) -> Pair:
-    """By the weight's text: 0.0 equals -0.0 and NaN does not equal itself."""
-    return _pair.__wrapped__(op, shape, dtype, (("weight", float.fromhex(weight)),))
-
-
-def run_lerp(op: Op, a: Any, b: Any, weight: Any) -> Any:
-    try:
-        weight = float(weight)
-    except (TypeError, ValueError) as error:
-        raise UnsupportedError(
-            f"weight: expected a number that is known when the function is traced, got "
-            f"{type(weight).__name__}; no gradient flows to it"
-        ) from error
-    a, b = jnp.asarray(a), jnp.asarray(b)
-    dtype = jnp.result_type(a, b)
-    a, b = jnp.broadcast_arrays(_float_array(a.astype(dtype), "a"), b.astype(dtype))
-    a, b = varying_alike(a, b)
-    pair = _lerp_pair(op, a.shape, a.dtype, weight.hex())
-    return run(pair, "forward", {"a": a, "b": b})[0]
-
-
-def run_segment(
-    op: Op, data: Any, ids: Any, num_segments: Any, is_sorted: bool, out_of_range: Any
-) -> Any:
-    data, ids = _float_array(data, "data"), jnp.asarray(ids)
-    if data.ndim == 0:
-        raise InvalidProblemError("data: expected at least one dimension, got shape ()")
-    if ids.shape != data.shape[:1]:
-        raise InvalidProblemError(f"{IDS}: expected shape {data.shape[:1]}, got {ids.shape}")
-    if not jnp.issubdtype(ids.dtype, jnp.integer):
-        raise InvalidProblemError(f"{IDS}: expected integers, got {ids.dtype}")
-    if ids.dtype not in (jnp.int32, jnp.int64):
-        ids = ids.astype(jnp.int32)
-    if num_segments is None:
-        num_segments = int(np.asarray(_known(ids, "num_segments")).max(initial=-1)) + 1
-    rest = data.shape[1:]
-    width = math.prod(rest)
-    shape, segments = (data.shape[0], width), parse.count(num_segments, "num_segments")
-    is_sorted = parse.flag(is_sorted, "indices_are_sorted")
-    if parse.out_of_range(out_of_range, "out_of_range") == "raise":
-        known = np.asarray(_known(ids, 'out_of_range="raise"'))
-        strict = _pair(op, shape, data.dtype, (("sorted", is_sorted),), segments)
-        Runnable(strict.forward, PlanPreference()).check_values({IDS: view(known, IDS)})
-    parameters = (("sorted", is_sorted), ("out_of_range", "drop"))
-    pair = _pair(op, shape, data.dtype, parameters, segments)
-    values, ids = varying_alike(data.reshape(data.shape[0], width), ids)
-    (output,) = run(pair, "forward", {pair.variables[0]: values, IDS: ids})
-    return output.reshape(output.shape[0], *rest)
-
-
-def _known(ids: Any, what: str) -> Any:
-    if isinstance(ids, jax.core.Tracer):
-        raise UnsupportedError(
-            f"{what}: needs the values of {IDS}, which are not known while the function is traced"
+            f"{what}: needs the values of {name}, which are not known while the function is traced"
             + ("; give it as an int" if what == "num_segments" else '; use "drop"')
         )
-    return ids
+    return cut
 
 
-def _signature(op: Op) -> tuple[str, str]:
-    """Parameters and body of an op's function."""
-    policies = find(op.kind, "backward").ties
-    ties, ties_value = (f', ties="{policies[0]}"', "ties") if policies else ("", "None")
-    if op.family == "scan":
-        # jnp.cumsum and jnp.cumprod run over the flattened array, the scans of jax.lax over axis 0.
-        axis = None if hasattr(jnp, op.kind) else 0
-        return (
-            f"x, axis={axis}, *, reverse=False{ties}",
-            f"run_scan(op, x, axis, reverse, {ties_value})",
+# The source of a function.
+
+
+def _is_array(value: Any) -> bool:
+    """Whether an argument that may be a number is an array: what is traced is one."""
+    return isinstance(value, jax.core.Tracer) or getattr(value, "ndim", 0) > 0
+
+
+def _parsed(value: Any, how: Callable[[Any, str], Any], name: str) -> Any:
+    if isinstance(value, jax.core.Tracer):
+        raise UnsupportedError(
+            f"{name}: expected a value that is known when the function is traced, got a "
+            f"{type(value).__name__}; no gradient flows to it"
         )
-    if op.family == "reduce":
-        corrected = takes_correction(op)
-        return (
-            "x, axis=None, *, keepdims=False, where=None"
-            + (", ddof=0, correction=None" if corrected else "")
-            + ties,
-            "run_reduce(op, x, axis, keepdims, where, "
-            + ("resolve_correction(ddof, correction)" if corrected else "1")
-            + f", {ties_value})",
-        )
-    if op.family == "softmax":
-        return "x, axis=-1, *, where=None", "run_softmax(op, x, axis, where)"
-    if op.family == "lerp":
-        return "a, b, weight", "run_lerp(op, a, b, weight)"
-    return (
-        "data, segment_ids, num_segments=None, indices_are_sorted=False, "
-        'unique_indices=False, *, out_of_range="drop"',
-        "run_segment(op, data, segment_ids, num_segments, indices_are_sorted, out_of_range)",
-    )
+    return how(value, name)
+
+
+def _body(kind: Rows, row: Op) -> list[str]:
+    op = kind.forward
+    named = {p.name: NAMES.get(p.name, p.name) for p in kind.parameters}
+    required = [o.name for o in op.reads if not o.optional]
+    lines = [f"arrays = {{{', '.join(f'{n!r}: {NAMES.get(n, n)}' for n in required)}}}"]
+    lines += [f"if {n} is not None: arrays[{n!r}] = {n}" for n in op.optional if n not in named]
+    if "correction" in named:
+        lines.append("correction = correction_of(ddof, correction)")
+    for source, name in named.items():
+        parameter = row.parameter(name)
+        assert parameter is not None
+        unless = f"if type({name}) is not {parameter.kind.usual}: " if parameter.kind.usual else ""
+        if source in op.optional:
+            lines.append(f"if is_array({name}): arrays[{source!r}], {name} = {name}, None")
+            unless = "else: "
+        lines.append(f"{unless}{name} = parsed({name}, parse_{name}, {name!r})")
+    # By its text NaN finds itself, and -0.0 is not 0.0.
+    data = {p.name for p in kind.parameters if p.is_data}
+    keys = "".join(f"repr({n}), " if s in data else f"{n}, " for s, n in named.items())
+    held = ", ".join(f"{source!r}: {name}" for source, name in named.items())
+    lines.append(f"return run(arrays, {{{held}}}, ({keys}))")
+    return lines
 
 
 def make_function(op: Op) -> Callable[..., Any]:
-    """The function of a forward op, with the signature of its family."""
-    parameters, body = _signature(op)
+    """The function of a forward op."""
+    kind = pair_of(op.kind)
+    row = row_in_jax(kind)
+    first, later = arguments(row)
+    signature = ", ".join([*first, "*", *later] if later else first)
+    source = f"def {op.name}({signature}):\n    " + "\n    ".join(_body(kind, row))
+    run = Function(kind, row)
+    tools: dict[str, Any] = {f"parse_{p.name}": p.parse for p in row.parameters}
+    tools |= {"run": run, "parsed": _parsed, "is_array": _is_array, "correction_of": correction_of}
+    tools |= {"inf": math.inf, "nan": math.nan}  # in signatures
     made: dict[str, Any] = {}
-    exec(f"def {op.name}({parameters}):\n    return {body}", {**globals(), "op": op}, made)
-    function = made[op.name]
+    exec(source, tools, made)
+    function: Callable[..., Any] = made[op.name]
     function.__module__ = "pullback.jax"
-    function.__doc__ = docstring(op)
+    function.__doc__ = docstring(kind, row, inspect.signature(function).parameters)
     return function
 
 

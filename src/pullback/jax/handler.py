@@ -8,10 +8,7 @@ compiled by another one. The structs of XLA's C API (``xla/ffi/api/c_api.h``) ar
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
-import mmap
-import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,23 +20,35 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..cpu.codegen.block import int32_at, set_word, word
-from ..cpu.compile import compile_for_c
-from ..cpu.pool import call_kernel, fetch_add, give_way
-from ..memory.large_pages import ADVICE, madvise
+from ..cpu.compile import Native, compile_for_c
+from ..cpu.dispatch import (
+    ALL,
+    CHUNKS,
+    MACHINE,
+    REFERENCES,
+    address_of,
+    call_1,
+    call_kernel,
+    external,
+    fetch_add,
+    fill,
+    is_due,
+    let_go,
+    new_job,
+    phase_at,
+    run_chunks,
+    wait_for,
+)
+from ..cpu.pool import CHUNKS_PER_THREAD
+from ..cpu.program import KERNEL, LENGTH, PHASES, THREADS
+from ..cpu.program import UNITS as PHASE_UNITS
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
-PAGE = mmap.PAGESIZE
-
-# Words of the attribute: a head, then the phases, the patches and the parameter block.
-VERSION, PHASES, PATCHES, LENGTH, THREADS, HEAD = 0, 1, 2, 3, 4, 5
-LAUNCH_VERSION = 3
-# Of a phase: kernel id, units, whether threads may share them, and the word of the block that must
-# not be 0 for it to run (0: it always runs).
-PHASE_WORDS = 4
-# Of a patch: word of the block, operand (or -1 - result), bytes to add, and the size of a result
-# that is worth large pages (0 where it is not).
-PATCH_WORDS = 4
+# Words of the attribute: a version, then a program (``cpu/program.py``) with ids of kernels in the
+# place of their addresses. Operands are the arguments of the call, then its results.
+VERSION, PROGRAM = 0, 1
+LAUNCH_VERSION = 4
 
 # Words of the C API: call frame, its arguments, results and attributes, a buffer, an array.
 FRAME_SIZE, FRAME_EXTENSION, FRAME_API, FRAME_CONTEXT, FRAME_STAGE = 0, 1, 2, 3, 4
@@ -64,10 +73,6 @@ ASKED, SEEN_VERSION, SEEN_API, SEEN_FRAME, HEADER_VERSION, SLOT = 0, 1, 2, 3, 4,
 SLOTS = 1 << 13
 registry = np.zeros(SLOT + 2 * SLOTS, np.int64)
 
-# Threads take chunks of the units; enough of them to even out.
-CHUNKS_PER_THREAD = 8
-REFERENCES, CLAIMED, DONE, FUNCTION, BLOCK, UNITS, CHUNK, JOB = 0, 8, 16, 24, 25, 26, 27, 32
-
 
 def _text(message: str) -> np.ndarray:
     return np.frombuffer(message.encode() + b"\0", np.uint8)
@@ -86,13 +91,8 @@ _MESSAGES = {
 
 def _add_symbols() -> None:
     """Names that compiled code refers to, whether compiled now or loaded from a cache."""
-    python = ctypes.pythonapi
     symbols: dict[str, int | None] = {n: text.ctypes.data for n, text in _MESSAGES.items()}
     symbols["pullback_jax_registry"] = registry.ctypes.data
-    symbols["pullback_jax_allocate"] = ctypes.cast(python.PyMem_RawMalloc, ctypes.c_void_p).value
-    symbols["pullback_jax_release"] = ctypes.cast(python.PyMem_RawFree, ctypes.c_void_p).value
-    if madvise is not None:
-        symbols["pullback_jax_advise"] = ctypes.cast(madvise, ctypes.c_void_p).value
     for name, address in symbols.items():
         llvm.add_symbol(name, address)
 
@@ -112,51 +112,12 @@ def register_kernel(identity: int, address: int) -> None:
     raise MemoryError(f"more than {SLOTS} kernels")
 
 
-def _symbol(name: str) -> Callable:
-    """``f()``: the address that a symbol stands for."""
-
-    @intrinsic
-    def address(context):
-        def codegen(ctx, builder, sig, args):
-            known = builder.module.globals.get(name)
-            if known is None:
-                known = ir.GlobalVariable(builder.module, I64, name)
-            return builder.ptrtoint(known, I64)
-
-        return types.int64(), codegen
-
-    return address
-
-
-def _external(name: str, count: int) -> Callable:
-    """``f(...)``: a call of an external function on words."""
-    kind = ir.FunctionType(I64, [I64] * count)
-
-    def codegen(ctx, builder, sig, args):
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
-
-    if count == 3:
-
-        @intrinsic
-        def call(context, first, second, third):
-            return types.int64(types.int64, types.int64, types.int64), codegen
-    else:
-
-        @intrinsic
-        def call(context, argument):
-            return types.int64(types.int64), codegen
-
-    return call
-
-
-_registry = _symbol("pullback_jax_registry")
-_abi_message = _symbol("pullback_jax_abi")
-_launch_message = _symbol("pullback_jax_launch")
-_kernel_message = _symbol("pullback_jax_kernel")
-_memory_message = _symbol("pullback_jax_memory")
-_allocate = _external("pullback_jax_allocate", 1)
-_release = _external("pullback_jax_release", 1)
-_advise = _external("pullback_jax_advise", 3)
+_registry = address_of("pullback_jax_registry")
+_abi_message = address_of("pullback_jax_abi")
+_launch_message = address_of("pullback_jax_launch")
+_kernel_message = address_of("pullback_jax_kernel")
+_memory_message = address_of("pullback_jax_memory")
+_allocate, _release = external("PyMem_RawMalloc"), external("PyMem_RawFree")
 
 
 @intrinsic
@@ -179,32 +140,22 @@ def _stack(context):
     return types.int64(), codegen
 
 
-@intrinsic
-def _call_api(context, function, arguments):
-    def codegen(ctx, builder, sig, args):
-        kind = ir.FunctionType(I64, [I64])
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), [args[1]])
-
-    return types.int64(types.int64, types.int64), codegen
-
-
 # XLA flushes subnormal numbers to zero on its threads; kernels keep them, as they do under NumPy.
 # The plain mode is what Python's threads have: rounding to nearest, nothing flushed.
-_MACHINE = platform.machine().lower()
-_PLAIN_MODE = 0x1F80 if _MACHINE in ("x86_64", "amd64") else 0
+_PLAIN_MODE = 0x1F80 if MACHINE in ("x86_64", "amd64") else 0
 
 
 @intrinsic
 def _get_float_mode(context):
     def codegen(ctx, builder, sig, args):
-        if _MACHINE in ("x86_64", "amd64"):
+        if MACHINE in ("x86_64", "amd64"):
             box = cgutils.alloca_once(builder, I32)
             byte = ir.IntType(8).as_pointer()
             kind = ir.FunctionType(ir.VoidType(), [byte])
             get = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.stmxcsr")
             builder.call(get, [builder.bitcast(box, byte)])
             return builder.zext(builder.load(box), I64)
-        if _MACHINE in ("aarch64", "arm64"):
+        if MACHINE in ("aarch64", "arm64"):
             kind = ir.FunctionType(I64, [])
             get = cgutils.get_or_insert_function(builder.module, kind, "llvm.aarch64.get.fpcr")
             return builder.call(get, [])
@@ -216,14 +167,14 @@ def _get_float_mode(context):
 @intrinsic
 def _set_float_mode(context, mode):
     def codegen(ctx, builder, sig, args):
-        if _MACHINE in ("x86_64", "amd64"):
+        if MACHINE in ("x86_64", "amd64"):
             box = cgutils.alloca_once(builder, I32)
             builder.store(builder.trunc(args[0], I32), box)
             byte = ir.IntType(8).as_pointer()
             kind = ir.FunctionType(ir.VoidType(), [byte])
             put = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.ldmxcsr")
             builder.call(put, [builder.bitcast(box, byte)])
-        elif _MACHINE in ("aarch64", "arm64"):
+        elif MACHINE in ("aarch64", "arm64"):
             kind = ir.FunctionType(ir.VoidType(), [I64])
             put = cgutils.get_or_insert_function(builder.module, kind, "llvm.aarch64.set.fpcr")
             builder.call(put, [args[0]])
@@ -244,7 +195,7 @@ def _error(api, message, code):
     set_word(arguments, 1, 0)
     set_word(arguments, 2, message)
     set_word(arguments, 3, code)
-    return _call_api(word(api, ERROR_CREATE), arguments)
+    return call_1(word(api, ERROR_CREATE), arguments)
 
 
 @_compiled
@@ -256,7 +207,7 @@ def _succeeded(api, error):
     set_word(arguments, 0, 24)
     set_word(arguments, 1, 0)
     set_word(arguments, 2, error)
-    _call_api(word(api, ERROR_DESTROY), arguments)
+    call_1(word(api, ERROR_DESTROY), arguments)
     return False
 
 
@@ -270,7 +221,7 @@ def _pool_size(api, context):
     set_word(arguments, 1, 0)
     set_word(arguments, 2, context)
     set_word(arguments, 3, answer)
-    if _succeeded(api, _call_api(word(api, NUM_THREADS), arguments)):
+    if _succeeded(api, call_1(word(api, NUM_THREADS), arguments)):
         return max(1, word(answer, 0))
     return 1
 
@@ -295,21 +246,8 @@ def _work(job):
     """Claim and run chunks until none is left."""
     mode = _get_float_mode()
     _set_float_mode(_PLAIN_MODE)
-    units, chunk = word(job, UNITS), word(job, CHUNK)
-    while True:
-        begin = fetch_add(job + 8 * CLAIMED, 1) * chunk
-        if begin >= units:
-            break
-        call_kernel(word(job, FUNCTION), word(job, BLOCK), begin, min(units, begin + chunk))
-        fetch_add(job + 8 * DONE, 1)
+    run_chunks(job, ALL)
     _set_float_mode(mode)
-
-
-@_compiled
-def _let_go(job, references):
-    """Give references up; the job is freed with the last one, be it of a task that came late."""
-    if fetch_add(job + 8 * REFERENCES, -references) == references:
-        _release(job)
 
 
 _DIGEST = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
@@ -317,36 +255,33 @@ _DIGEST = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
 
 def _native(signature: str) -> Callable:
     """Compile for C callers, or load what was compiled from the same sources."""
-    return lambda function: compile_for_c(function, signature, f"{function.__name__}-{_DIGEST}")
+
+    def compiled(function: Callable) -> Native:
+        return compile_for_c(f"{function.__name__}-{_DIGEST}", signature, lambda: function)
+
+    return compiled
 
 
 @_native("void(int64)")
 def _task(job):
     _work(job)
-    _let_go(job, 1)
+    let_go(job, 1)
 
 
 _TASK_SYMBOL = "pullback_jax_task"
 llvm.add_symbol(_TASK_SYMBOL, _task.address)
-_task_address = _symbol(_TASK_SYMBOL)
+_task_address = address_of(_TASK_SYMBOL)
 
 
 @_compiled
 def _share(api, context, function, block, units, threads):
     """Run a kernel over its units on the threads of XLA, the calling one among them."""
-    job = _allocate(8 * JOB)
+    chunk = max(1, -(-units // (threads * CHUNKS_PER_THREAD)))
+    job = new_job(function, block, units, chunk)
     if job == 0:
         return False
-    chunk = max(1, -(-units // (threads * CHUNKS_PER_THREAD)))
-    chunks = -(-units // chunk)
-    helpers = min(threads, chunks) - 1
-    set_word(job, REFERENCES, helpers + 1)
-    set_word(job, CLAIMED, 0)
-    set_word(job, DONE, 0)
-    set_word(job, FUNCTION, function)
-    set_word(job, BLOCK, block)
-    set_word(job, UNITS, units)
-    set_word(job, CHUNK, chunk)
+    helpers = min(threads, word(job, CHUNKS)) - 1
+    fetch_add(job + 8 * REFERENCES, helpers)
     arguments = _stack()
     set_word(arguments, 0, 40)
     set_word(arguments, 1, 0)
@@ -355,69 +290,50 @@ def _share(api, context, function, block, units, threads):
     set_word(arguments, 4, job)
     refused = 0
     for _ in range(helpers):
-        if not _succeeded(api, _call_api(word(api, SCHEDULE), arguments)):
+        if not _succeeded(api, call_1(word(api, SCHEDULE), arguments)):
             refused += 1
     _work(job)
     # Every chunk is claimed; those of other threads are running and will end.
-    while fetch_add(job + 8 * DONE, 0) < chunks:
-        give_way()
-    _let_go(job, refused + 1)
+    wait_for(job, word(job, CHUNKS), 0)
+    let_go(job, refused + 1)
     return True
 
 
-if madvise is None:
-
-    @_compiled
-    def _use_large_pages(address, size):
-        pass
-else:
-
-    @_compiled
-    def _use_large_pages(address, size):
-        first = (address + PAGE - 1) // PAGE * PAGE
-        last = (address + size) // PAGE * PAGE
-        if first < last:
-            _advise(first, last - first, ADVICE)
+@_compiled
+def _gather(frame, addresses):
+    """The addresses of arguments and results, one after the other."""
+    count = word(frame, ARGS_COUNT)
+    for k in range(count):
+        set_word(addresses, k, word(word(word(frame, ARGS), k), BUFFER_DATA))
+    for k in range(word(frame, RETS_COUNT)):
+        set_word(addresses, count + k, word(word(word(frame, RETS), k), BUFFER_DATA))
 
 
 @_compiled
-def _launch(frame, words):
-    """Run the phases of a launch; the message of what went wrong, or 0."""
-    phases, patches = word(words, PHASES), word(words, PATCHES)
-    length = word(words, LENGTH)
-    phase = words + 8 * HEAD
-    patch = phase + 8 * PHASE_WORDS * phases
-    template = patch + 8 * PATCH_WORDS * patches
+def _launch(frame, program):
+    """Run the phases of a program; the message of what went wrong, or 0."""
+    phases = word(program, PHASES)
     for k in range(phases):
-        if _find(word(phase, PHASE_WORDS * k)) == 0:
+        if _find(word(phase_at(program, k), KERNEL)) == 0:
             return _kernel_message()
-    block = _allocate(8 * length)
+    # A block, and behind it the addresses that go into it.
+    length = word(program, LENGTH)
+    operands = word(frame, ARGS_COUNT) + word(frame, RETS_COUNT)
+    block = call_1(_allocate(), 8 * (length + operands))
     if block == 0:
         return _memory_message()
-    for k in range(length):
-        set_word(block, k, word(template, k))
-    for k in range(patches):
-        source = word(patch, PATCH_WORDS * k + 1)
-        if source >= 0:
-            buffer = word(word(frame, ARGS), source)
-        else:
-            buffer = word(word(frame, RETS), -1 - source)
-        size = word(patch, PATCH_WORDS * k + 3)
-        if size != 0:
-            _use_large_pages(word(buffer, BUFFER_DATA), size)
-        address = word(buffer, BUFFER_DATA) + word(patch, PATCH_WORDS * k + 2)
-        set_word(block, word(patch, PATCH_WORDS * k), address)
+    _gather(frame, block + 8 * length)
+    fill(program, block, block + 8 * length)
     api, context = word(frame, FRAME_API), word(frame, FRAME_CONTEXT)
     enough = True
     for k in range(phases):
-        function = _find(word(phase, PHASE_WORDS * k))
-        units = word(phase, PHASE_WORDS * k + 1)
-        condition = word(phase, PHASE_WORDS * k + 3)
-        if condition != 0 and word(block, condition) == 0:
+        phase = phase_at(program, k)
+        if not is_due(phase, block):
             continue
-        threads = 1
-        if word(phase, PHASE_WORDS * k + 2) != 0 and units > 1:
-            threads = min(_pool_size(api, context), word(words, THREADS))
+        function, units = _find(word(phase, KERNEL)), word(phase, PHASE_UNITS)
+        threads = word(phase, THREADS)
+        if threads > 1:
+            threads = min(_pool_size(api, context), threads)
         if threads > 1:
             enough = _share(api, context, function, block, units, threads) and enough
         else:
@@ -425,7 +341,7 @@ def _launch(frame, words):
             _set_float_mode(_PLAIN_MODE)
             call_kernel(function, block, 0, units)
             _set_float_mode(mode)
-    _release(block)
+    call_1(_release(), block)
     return 0 if enough else _memory_message()
 
 
@@ -479,7 +395,7 @@ def handler(frame):
     words = word(array, ARRAY_DATA)
     if int32_at(array) != DTYPE_S64 or word(words, VERSION) != LAUNCH_VERSION:
         return _error(api, _launch_message(), FAILED_PRECONDITION)
-    message = _launch(frame, words)
+    message = _launch(frame, words + 8 * PROGRAM)
     if message != 0:
         return _error(api, message, FAILED_PRECONDITION)
     return 0

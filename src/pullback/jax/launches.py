@@ -11,26 +11,19 @@ from typing import Any
 import numpy as np
 
 from ..core.declare import Role
+from ..core.elements import ELEMENTS
 from ..core.problem import Problem
-from ..cpu import backend, pool
-from ..cpu.codegen.block import SCRATCH, STRAINED
+from ..cpu import backend
 from ..cpu.compile import Kernel, code_digest, source_digest
 from ..cpu.launch import Launch
-from ..cpu.segment_launch import WORKSPACE, SegmentLaunch, cut_by
-from ..formulas.record import functions_of
+from ..cpu.program import WORKSPACE, Program
+from ..cpu.segment_launch import SegmentLaunch
+from ..formulas.record import ScanFormula, functions_of
 from ..memory.large_pages import LARGE
 from ..threads import get_num_threads
 from . import handler
 
 Shape = tuple[int, ...]
-
-
-def reads(problem: Problem) -> tuple[str, ...]:
-    """The operands a problem's kernel looks at, in the order of the catalog."""
-    if problem.is_segmented:
-        return problem.op.inputs
-    used = {*problem.used(Role.ELEMENT), *problem.used(Role.ROW)}
-    return tuple(o.name for o in problem.op.reads if o in used)
 
 
 def strides_of(shape: Shape, wanted: Shape, item: int) -> Shape:
@@ -57,50 +50,38 @@ def describe(
     outputs
         The outputs that are wanted; a workspace follows them in the results.
     """
-    threads = get_num_threads()
-    inputs = tuple(n for n in operands if n not in outputs)
-    places = {n: k for k, n in enumerate(inputs)}
-    places |= {n: -1 - k for k, n in enumerate((*outputs, WORKSPACE))}
     strides = {
         n: strides_of(shape, problem.shape_of(n), dtype.itemsize)
         for n, (shape, dtype) in operands.items()
     }
-    if problem.is_segmented:
-        ids = "i32" if operands[cut_by(problem.op).name][1].itemsize == 4 else "i64"
-        phases, patches, block, workspace = _segment(problem, strides, ids, threads)
-    else:
-        phases, patches, block, workspace = _rows(problem, strides, threads)
-    words = [0] * handler.HEAD
-    words[handler.VERSION] = handler.LAUNCH_VERSION
-    words[handler.PHASES], words[handler.PATCHES] = len(phases), len(patches)
-    words[handler.LENGTH], words[handler.THREADS] = len(block), threads
-    for kernel, units, traffic, only_if_strained in phases:
-        shared = int(traffic >= pool.SERIAL_BYTES)
-        words += [_register(kernel, problem), units, shared, STRAINED * only_if_strained]
+    program = _program(problem, strides, operands)
+    kernels = [_register(phase.kernel, problem) for phase in program.phases]
     sizes = {n: math.prod(operands[n][0]) * operands[n][1].itemsize for n in outputs}
-    sizes[WORKSPACE] = workspace
-    for word, name, offset in patches:
-        size = sizes.get(name, 0)
-        words += [word, places[name], offset, size if size >= LARGE else 0]
-    return np.array([*words, *block], np.int64), workspace
+    sizes[WORKSPACE] = program.workspace
+    new = {n: size for n, size in sizes.items() if size >= LARGE}
+    words = [handler.LAUNCH_VERSION, *program.in_words(kernels, new)]
+    return np.array(words, np.int64), program.workspace
 
 
-def _rows(problem: Problem, strides: dict[str, Shape], threads: int):
-    launch = Launch(problem, strides, threads)
-    patches = launch.operand_words()
-    if launch.workspace:
-        patches.append((SCRATCH, WORKSPACE, 0))
-    phases = [
-        (phase.kernel, phase.units, launch.traffic, phase.only_if_strained)
-        for phase in launch.phases
-    ]
-    return phases, patches, launch.template.tolist(), launch.workspace
+def also_written(problem: Problem, outputs: tuple[str, ...]) -> str | None:
+    """An output that a launch must have too, or None: a scan writes something at each position."""
+    if not isinstance(problem.formula, ScanFormula):
+        return None
+    elements = [o.name for o in problem.writes if o.role is Role.ELEMENT]
+    return elements[0] if elements and not {*elements} & {*outputs} else None
 
 
-def _segment(problem: Problem, strides: dict[str, Shape], ids: str, threads: int):
-    launch = SegmentLaunch(problem, strides, ids, threads)
-    phases = [(step.kernel, step.units, step.traffic, False) for step in launch.steps]
-    return phases, launch.addresses, launch.template, launch.workspace
+_NAMES = {element.dtype: name for name, element in ELEMENTS.items()}
+
+
+def _program(
+    problem: Problem, strides: Mapping[str, Shape], operands: Mapping[str, tuple[Shape, np.dtype]]
+) -> Program:
+    threads = get_num_threads()
+    dtypes = {n: _NAMES[dtype] for n, (_, dtype) in operands.items()}
+    if not problem.is_segmented:
+        return Launch(problem, strides, threads, dtypes).program
+    return SegmentLaunch(problem, strides, dtypes[problem.cut_by.name], threads).program
 
 
 _registered: dict[int, Kernel] = {}
@@ -123,14 +104,13 @@ def _identity(name: str, code: str) -> int:
 
 
 def run_on_host(
-    problem: Problem, operands: Mapping[str, np.ndarray], outputs: tuple[str, ...]
+    problem: Problem, operands: Mapping[str, np.ndarray], outputs: Mapping[str, np.dtype]
 ) -> list[np.ndarray]:
-    """The same through the NumPy path."""
+    """The same through the NumPy path; ``outputs`` are the types of those that are wanted."""
     from ..memory.view import view
 
     arrays = {n: np.broadcast_to(a, problem.shape_of(n)) for n, a in operands.items()}
-    dtype = operands[reads(problem)[0]].dtype
-    results = {n: np.empty(problem.shape_of(n), dtype) for n in outputs}
+    results = {n: np.empty(problem.shape_of(n), dtype) for n, dtype in outputs.items()}
     views = {n: view(a, n) for n, a in {**arrays, **results}.items()}
     runner: Any = backend.NumbaRunner
     if problem.is_segmented:

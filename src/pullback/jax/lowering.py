@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
+from ..core.elements import ELEMENTS
 from ..errors import UnsupportedError
 from .pairs import Pair
 
@@ -90,7 +91,14 @@ def ffi_problem() -> str | None:
     )
 
 
-def lower_on_cpu(ctx: Any, *operands: Any, pair: Pair, direction: str, outputs: tuple[str, ...]):
+def lower_on_cpu(
+    ctx: Any,
+    *operands: Any,
+    pair: Pair,
+    direction: str,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+):
     """The rule for the CPU."""
     if all(0 in aval.shape for aval in ctx.avals_out):
         return mlir.lower_fun(
@@ -98,30 +106,36 @@ def lower_on_cpu(ctx: Any, *operands: Any, pair: Pair, direction: str, outputs: 
         )(ctx, *operands)
     from . import launches
 
-    problem, names = pair.problem(direction), pair.reads(direction)
-    if ffi_problem() is not None:
-        return _lower_callback(ctx, operands, problem, names, outputs)
-    avals = dict(zip((*names, *outputs), (*ctx.avals_in, *ctx.avals_out), strict=True))
+    problem = pair.problem(direction, inputs)
+    avals = dict(zip((*inputs, *outputs), (*ctx.avals_in, *ctx.avals_out), strict=True))
     shapes = {n: (a.shape, np.dtype(a.dtype)) for n, a in avals.items()}
-    words, workspace = launches.describe(problem, shapes, outputs)
     results = list(ctx.avals_out)
+    spare = launches.also_written(problem, outputs)
+    if spare is not None:
+        shapes[spare] = (problem.shape, ELEMENTS[problem.element].dtype)
+        results.append(jax.core.ShapedArray(*shapes[spare]))
+    made = tuple(shapes)[len(inputs) :]
+    if ffi_problem() is not None:
+        return _lower_callback(ctx, operands, problem, shapes, made)[: len(outputs)]
+    words, workspace = launches.describe(problem, shapes, made)
     if workspace:
         results.append(jax.core.ShapedArray((workspace,), np.dtype(np.uint8)))
     rule = jax_ffi().ffi_lowering(TARGET)
     return rule(ctx.replace(avals_out=results), *operands, launch=words)[: len(outputs)]
 
 
-def _lower_callback(ctx: Any, operands: Any, problem: Any, names: Any, outputs: Any):
+def _lower_callback(ctx: Any, operands: Any, problem: Any, shapes: Any, outputs: Any):
     from . import launches
 
-    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in ctx.avals_out]
+    made = {n: jax.ShapeDtypeStruct(*shapes[n]) for n in outputs}
+    ctx = ctx.replace(avals_out=[jax.core.ShapedArray(*shapes[n]) for n in outputs])
 
     def on_host(*arrays: Any) -> list[np.ndarray]:
-        held = {n: np.asarray(a) for n, a in zip(names, arrays, strict=True)}
-        return launches.run_on_host(problem, held, outputs)
+        held = {n: np.asarray(a) for n, a in zip(shapes, arrays, strict=False)}
+        return launches.run_on_host(problem, held, {n: m.dtype for n, m in made.items()})
 
     def call(*arrays: Any) -> Any:
-        return jax.pure_callback(on_host, shapes, *arrays)
+        return jax.pure_callback(on_host, list(made.values()), *arrays)
 
     return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
 

@@ -8,19 +8,23 @@ an operand that does not vary along a dimension the length there may be 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from ..core.declare import Role, Type
+from ..core.elements import ELEMENTS
+from ..core.problem import Problem
 from ..errors import UnsupportedError
 from ..formulas.arrays import evaluate
 from . import lowering
 from .arrays import JAX
-from .pairs import IDS, Pair, batched, repeated
+from .pairs import Pair, batched, repeated
 
 run_p = Primitive("pullback")
 run_p.multiple_results = True
@@ -28,11 +32,11 @@ tangent_p = Primitive("pullback_tangent")
 tangent_p.multiple_results = True
 
 
-def run(pair: Pair, direction: str, operands: dict[str, Any], outputs: tuple[str, ...] = ()) -> Any:
-    """The outputs of one direction (all of them, where none is named) as a list."""
-    outputs = outputs or pair.problem(direction).op.outputs
-    arguments = [operands[name] for name in pair.reads(direction)]
-    return run_p.bind(*arguments, pair=pair, direction=direction, outputs=outputs)
+def run(pair: Pair, direction: str, operands: dict[str, Any], outputs: tuple[str, ...]) -> Any:
+    """Some outputs of one direction, as a list."""
+    inputs = pair.inputs(direction, operands)
+    arguments = [operands[name] for name in inputs]
+    return run_p.bind(*arguments, pair=pair, direction=direction, inputs=inputs, outputs=outputs)
 
 
 def varying_alike(*arrays: Any) -> list[Any]:
@@ -46,10 +50,14 @@ def varying_alike(*arrays: Any) -> list[Any]:
 def _varying(array: Any) -> frozenset[Any]:
     if not hasattr(jax, "typeof"):
         return frozenset()  # jax before 0.6 does not keep track of it
-    aval = jax.typeof(array)
+    aval = _aval(array)
     # The set has been called vma and, since jax 0.10, sits in the type of the manual axes.
     kind = getattr(aval, "manual_axis_type", None)
     return getattr(aval, "vma", frozenset()) if kind is None else kind.varying
+
+
+def _aval(array: Any) -> Any:
+    return jax.typeof(array) if hasattr(jax, "typeof") else jax.core.get_aval(array)
 
 
 def _vary(array: Any, axes: tuple[Any, ...]) -> Any:
@@ -58,18 +66,30 @@ def _vary(array: Any, axes: tuple[Any, ...]) -> Any:
     return jax.lax.pvary(array, axes)
 
 
-def _abstract(problem: Any, outputs: Sequence[str], like: Any) -> list[Any]:
-    return [like.update(shape=problem.shape_of(n), weak_type=False) for n in outputs]
+def dtype_of(problem: Problem, name: str) -> np.dtype[Any]:
+    """The type of an operand; without x64 states are float32 too."""
+    kind = problem.op.operand(name).type
+    if kind is Type.ELEMENT:
+        return ELEMENTS[problem.element].dtype
+    named = {Type.BOOL: np.bool_, Type.INDEX: np.int64, Type.STATE: np.float64}[kind]
+    return np.dtype(jax.dtypes.canonicalize_dtype(named))
+
+
+def _abstract(problem: Problem, outputs: Sequence[str], like: Any) -> list[Any]:
+    return [
+        like.update(shape=problem.shape_of(n), dtype=dtype_of(problem, n), weak_type=False)
+        for n in outputs
+    ]
 
 
 @run_p.def_abstract_eval
-def _run_abstract(*operands, pair, direction, outputs):
-    return _abstract(pair.problem(direction), outputs, operands[0])
+def _run_abstract(*operands, pair, direction, inputs, outputs):
+    return _abstract(pair.problem(direction, inputs), outputs, operands[0])
 
 
 @tangent_p.def_abstract_eval
 def _tangent_abstract(*operands, pair, variables):
-    return _abstract(pair.forward, pair.forward.op.outputs, operands[0])
+    return _abstract(pair.forward, pair.moves, operands[0])
 
 
 def _compiled(primitive: Primitive, pair: Pair, **parameters: Any) -> Any:
@@ -83,8 +103,8 @@ def _compiled(primitive: Primitive, pair: Pair, **parameters: Any) -> Any:
 
 
 @run_p.def_impl
-def _run_impl(*operands, pair, direction, outputs):
-    return _compiled(run_p, pair, direction=direction, outputs=outputs)(*operands)
+def _run_impl(*operands, pair, direction, inputs, outputs):
+    return _compiled(run_p, pair, direction=direction, inputs=inputs, outputs=outputs)(*operands)
 
 
 @tangent_p.def_impl
@@ -94,119 +114,190 @@ def _tangent_impl(*operands, pair, variables):
 
 def _pushed(*operands, pair: Pair, variables: tuple[str, ...]) -> list[Any]:
     """The tangent of the forward: the backward, transposed; a linear forward is its own."""
-    given = dict(zip(variables, operands, strict=False))
-    saved = dict(zip(pair.saves, operands[len(variables) :], strict=True))
-    like = operands[0]
-    tangents = {n: given[n] if n in given else jnp.zeros_like(like) for n in pair.variables}
+    moved = dict(zip(variables, operands, strict=False))
+    held = dict(zip(pair.residuals, operands[len(variables) :], strict=True))
     if pair.linear:
-        return run(pair, "forward", {**saved, **tangents})
+        rest = [n for n in pair.variables if n not in moved]
+        still = _full(pair.forward, rest, 0, operands[0])
+        return run(pair, "forward", {**held, **moved, **still}, pair.moves)
 
-    def pull(cotangent):
-        return _pulled(pair, {**saved, pair.cotangent: cotangent})
+    def pull(cotangents):
+        results = _evaluated(pair.backward, {**held, **cotangents})
+        return [results[pair.gradients[n]] for n in variables]
 
-    # A gradient is linear in its cotangent, so it is its own derivative, at whatever cotangent.
-    # Formulas look whether it is zero, which rules out jax.linear_transpose, and zero itself.
-    shape = pair.forward.shape_of(pair.forward.op.outputs[0])
-    anything, _ = varying_alike(jnp.ones(shape, like.dtype), like)
-    full = tuple(jnp.broadcast_to(t, pair.forward.shape) for t in tangents.values())
-    return list(jax.vjp(pull, anything)[1](full))
+    # A gradient is linear in its cotangents, so it is its own derivative, at whatever cotangents.
+    # Formulas look whether one is zero, which rules out jax.linear_transpose, and zero itself.
+    anything = _full(pair.backward, pair.cotangents, 1, operands[0])
+    full = [jnp.broadcast_to(t, pair.forward.shape_of(n)) for n, t in moved.items()]
+    (found,) = jax.vjp(pull, anything)[1](full)
+    results = [found[n] for n in pair.cotangents]
+    if pair.hidden:
+        outputs, at = _hidden(pair, held, variables)
+        results += jax.jvp(outputs, at, full)[1]
+    return results
 
 
-def _pulled(pair: Pair, operands: dict[str, Any]) -> tuple[Any, ...]:
-    return evaluate(pair.backward, operands, JAX)
+def _hidden(pair: Pair, held: dict[str, Any], variables: tuple[str, ...]) -> tuple[Any, list[Any]]:
+    """What the backward reads of the forward without taking a gradient by it: a function of the
+    variables, and where they are."""
+
+    def outputs(*values):
+        found = _evaluated(pair.forward, {**held, **dict(zip(variables, values, strict=True))})
+        return [found[n] for n in pair.hidden]
+
+    return outputs, [jnp.broadcast_to(held[n], pair.forward.shape_of(n)) for n in variables]
 
 
-def _run_jvp(primals, tangents, *, pair, direction, outputs):
-    results = run_p.bind(*primals, pair=pair, direction=direction, outputs=outputs)
-    held = dict(zip(pair.reads(direction), primals, strict=True))
-    moved = dict(zip(pair.reads(direction), tangents, strict=True))
+def _full(problem: Any, names: Iterable[str], value: float, like: Any) -> dict[str, Any]:
+    """Operands of one number that vary over mesh axes as another does."""
+    return {
+        n: varying_alike(jnp.full(problem.shape_of(n), value, dtype_of(problem, n)), like)[0]
+        for n in names
+    }
+
+
+def _evaluated(problem: Any, operands: dict[str, Any]) -> dict[str, Any]:
+    """All outputs of a problem by its formula, as ordinary JAX code."""
+    names = [o.name for o in problem.writes]
+    return dict(zip(names, evaluate(problem, operands, JAX), strict=True))
+
+
+def _run_jvp(primals, tangents, *, pair, direction, inputs, outputs):
+    how = {"pair": pair, "direction": direction, "inputs": inputs, "outputs": outputs}
+    results = run_p.bind(*primals, **how)
+    held = dict(zip(inputs, primals, strict=True))
+    moved = {n: t for n, t in zip(inputs, tangents, strict=True) if type(t) is not ad.Zero}
     if direction == "forward":
-        variables = tuple(n for n in pair.variables if type(moved[n]) is not ad.Zero)
-        saved = {**held, **dict(zip(outputs, results, strict=True))}
-        arguments = [*(moved[n] for n in variables), *(saved[n] for n in pair.saves)]
-        return results, tangent_p.bind(*arguments, pair=pair, variables=variables)
+        variables = tuple(n for n in pair.variables if n in moved)
+        changes: dict[str, Any] = {}
+        if variables:
+            saved = {**held, **dict(zip(outputs, results, strict=True))}
+            arguments = [*(moved[n] for n in variables), *(saved[n] for n in pair.residuals)]
+            found = tangent_p.bind(*arguments, pair=pair, variables=variables)
+            changes = dict(zip(pair.moves, found, strict=True))
+        # Where no gradient flows to or from, the result is a constant.
+        return results, [
+            changes[n] if n in changes else ad.Zero(_aval(r).to_tangent_aval())
+            for n, r in zip(outputs, results, strict=True)
+        ]
     if pair.linear:
-        operands = {**held, pair.cotangent: moved[pair.cotangent]}
-        return results, run(pair, direction, operands, outputs)
+        cotangents = [n for n in inputs if n in pair.cotangents]
+        still = [n for n in cotangents if n not in moved]
+        zeros = {n: jnp.zeros_like(held[n]) for n in still}
+        return results, run(pair, direction, {**held, **moved, **zeros}, outputs)
+    problem = pair.problem(direction, inputs)
 
-    def pull(*operands):
-        given = dict(zip(pair.reads(direction), operands, strict=True))
-        return list(_pulled(pair, given))
+    def pull(varying):
+        found = _evaluated(problem, {**held, **varying})
+        return [found[n] for n in outputs]
 
-    _, changes = jax.jvp(pull, tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
+    _, changes = jax.jvp(pull, ({n: held[n] for n in moved},), (moved,))
     return results, changes
 
 
 def _tangent_jvp(primals, tangents, *, pair, variables):
-    def push(*operands):
+    count = len(variables)
+    results = tangent_p.bind(*primals, pair=pair, variables=variables)
+    if all(type(t) is ad.Zero for t in tangents[count:]):
+        moved = [ad.instantiate_zeros(t) for t in tangents[:count]]
+        changes = tangent_p.bind(*moved, *primals[count:], pair=pair, variables=variables)
+        return results, changes
+    places = [k for k, t in enumerate(tangents) if type(t) is not ad.Zero]
+
+    def push(*varying):
+        operands = list(primals)
+        for k, v in zip(places, varying, strict=True):
+            operands[k] = v
         return _pushed(*operands, pair=pair, variables=variables)
 
-    results = tangent_p.bind(*primals, pair=pair, variables=variables)
-    if all(type(t) is ad.Zero for t in tangents[len(variables) :]):
-        moved = [ad.instantiate_zeros(t) for t in tangents[: len(variables)]]
-        saved = primals[len(variables) :]
-        return results, tangent_p.bind(*moved, *saved, pair=pair, variables=variables)
-    _, changes = jax.jvp(push, tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
+    primal, moved = ([values[k] for k in places] for values in (primals, tangents))
+    _, changes = jax.jvp(push, primal, moved)
     return results, changes
 
 
 def _tangent_transpose(cotangents, *operands, pair, variables):
-    (cotangent,) = cotangents
-    if type(cotangent) is ad.Zero:
-        return [None] * len(operands)
-    names = pair.backward.op.outputs
-    wanted = tuple(names[pair.variables.index(n)] for n in variables)
-    saved = dict(zip(pair.saves, operands[len(variables) :], strict=True))
-    results = run(pair, "backward", {**saved, pair.cotangent: cotangent}, wanted)
-    return [*results, *[None] * len(pair.saves)]
+    count = len(pair.cotangents)
+    given = _cotangents_of(pair, dict(zip(pair.cotangents, cotangents, strict=False)))
+    held = dict(zip(pair.residuals, operands[len(variables) :], strict=True))
+    results: Any = [None] * len(variables)
+    if given:
+        wanted = tuple(pair.gradients[n] for n in variables)
+        results = run(pair, "backward", {**held, **given}, wanted)
+    if any(type(c) is not ad.Zero for c in cotangents[count:]):
+        outputs, at = _hidden(pair, held, variables)
+        more = jax.vjp(outputs, *at)[1]([ad.instantiate_zeros(c) for c in cotangents[count:]])
+        results = [m if r is None else r + m for r, m in zip(results, more, strict=True)]
+    summed = [r if r is None else _summed(r, x) for r, x in zip(results, operands, strict=False)]
+    return [*summed, *[None] * len(pair.residuals)]
 
 
-def _run_transpose(cotangents, *operands, pair, direction, outputs):
+def _summed(result: Any, operand: Any) -> Any:
+    """A gradient by an operand that did not vary along some dimensions."""
+    wanted = operand.aval.shape
+    axes = tuple(d for d, n in enumerate(wanted) if n != result.shape[d])
+    return jnp.sum(result, axes, keepdims=True) if axes else result
+
+
+def _cotangents_of(pair: Pair, cotangents: dict[str, Any]) -> dict[str, Any]:
+    """The cotangents that a backward is given: all it must have, and others that are not zero.
+
+    None where all are zero.
+    """
+    given = {n: c for n, c in cotangents.items() if type(c) is not ad.Zero}
+    if not given:
+        return {}
+    optional = pair.backward.op.optional  # type: ignore[union-attr]
+    return {
+        n: ad.instantiate_zeros(c) for n, c in cotangents.items() if n in given or n not in optional
+    }
+
+
+def _run_transpose(cotangents, *operands, pair, direction, inputs, outputs):
     """The transpose of one direction of a linear pair is the other direction."""
     if not pair.linear:
         raise UnsupportedError(f"{pair.forward.op.kind}: not a linear function, so not transposed")
     if all(type(c) is ad.Zero for c in cotangents):
         return [None] * len(operands)
-    names = pair.reads(direction)
-    held = dict(zip(names, operands, strict=True))
-    given = dict(zip(outputs, map(ad.instantiate_zeros, cotangents), strict=True))
-    towards = dict(zip(pair.variables, pair.backward.op.outputs, strict=True))
+    held = dict(zip(inputs, operands, strict=True))
+    asked = [n for n in inputs if ad.is_undefined_primal(held[n])]
+    held = {n: v for n, v in held.items() if n not in asked}
+    given = dict(zip(outputs, cotangents, strict=True))
     if direction == "forward":
-        held[pair.cotangent] = given[outputs[0]]
-        asked = [n for n in pair.variables if ad.is_undefined_primal(held[n])]
-        results = run(pair, "backward", held, tuple(towards[n] for n in asked))
+        by = {c: given[o] for c, o in pair.cotangents.items() if o in given}
+        wanted = tuple(pair.gradients[n] for n in asked)
+        results = run(pair, "backward", {**held, **_cotangents_of(pair, by)}, wanted)
     else:
-        like = next(iter(given.values()))
-        for name, output in towards.items():
-            held[name] = given[output] if output in given else jnp.zeros_like(like)
-        asked, results = [pair.cotangent], run(pair, "forward", held)
+        by = {n: ad.instantiate_zeros(given[g]) for n, g in pair.gradients.items() if g in given}
+        rest = [n for n in pair.variables if n not in by]
+        by |= _full(pair.forward, rest, 0, next(iter(by.values())))
+        wanted = tuple(pair.cotangents[n] for n in asked)
+        results = run(pair, "forward", {**held, **by}, wanted)
     found = dict(zip(asked, results, strict=True))
-    return [found.get(n) for n in names]
+    return [
+        _summed(found[n], x) if n in found else None for n, x in zip(inputs, operands, strict=True)
+    ]
 
 
-def _batch(bind, names: Sequence[str], linear: Sequence[str], operands, dims, pair: Pair):
+def _batch(bind, names: Sequence[str], operands, dims, pair: Pair):
     """One more dimension for every operand.
 
-    One that does not vary along it keeps length 1 there and is not copied, unless the call is
-    linear in it: its transpose would have to sum.
+    One that does not vary along it keeps length 1 there and is not copied.
     """
-    if IDS in names:
-        return _batch_segments(bind, names.index(IDS), operands, dims, pair)
+    if pair.forward.is_segmented:
+        return _batch_segments(bind, names, operands, dims, pair)
     at, size = next((d, x.shape[d]) for x, d in zip(operands, dims, strict=True) if d is not None)
-    moved = []
-    for name, x, d in zip(names, operands, dims, strict=True):
-        if d is not None:
-            moved.append(jnp.moveaxis(x, d, at))
-        elif name in linear:
-            moved.append(jnp.repeat(jnp.expand_dims(x, at), size, axis=at))
-        else:
-            moved.append(jnp.expand_dims(x, at))
+    moved = [
+        jnp.expand_dims(x, at) if d is None else jnp.moveaxis(x, d, at)
+        for x, d in zip(operands, dims, strict=True)
+    ]
     results = bind(*moved, pair=batched(pair, at, size))
     return results, [at] * len(results)
 
 
-def _batch_segments(bind, place: int, operands, dims, pair: Pair):
-    """The ids are the operand at ``place``; all others are tables, of rows or of segments."""
+def _batch_segments(bind, names: Sequence[str], operands, dims, pair: Pair):
+    """All operands but what cuts them are tables, of rows or of segments."""
+    cut = pair.forward.cut_by
+    place = list(names).index(cut.name)
     ids, ids_at = operands[place], dims[place]
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
     along = 1 if ids_at is None else 0
@@ -224,12 +315,17 @@ def _batch_segments(bind, place: int, operands, dims, pair: Pair):
         moved.insert(place, ids)
         results = bind(*moved, pair=repeated(pair, rows=1, columns=size))
         return [r.reshape(r.shape[0], size, width) for r in results], [1] * len(results)
+    ids = jnp.moveaxis(ids, ids_at, 0)
+    if cut.role is Role.OFFSETS:
+        # Rows between the runs of one batch and the next belong to none: one batch at a time.
+        tables.insert(place, ids)
+        results = jax.lax.map(lambda each: bind(*each, pair=pair), tables)
+        return results, [0] * len(results)
     segments = pair.forward.num_segments
     if size * segments > jnp.iinfo(ids.dtype).max:
         raise UnsupportedError(
-            f"segment_ids: {size} batches of {segments} segments do not fit {ids.dtype}"
+            f"{cut.name}: {size} batches of {segments} segments do not fit {ids.dtype}"
         )
-    ids = jnp.moveaxis(ids, ids_at, 0)
     first = segments * jnp.arange(size, dtype=ids.dtype)[:, None]
     ids = jnp.where((ids >= 0) & (ids < segments), ids + first, -1)
     moved = [x.reshape(size * x.shape[1], width) for x in tables]
@@ -240,19 +336,18 @@ def _batch_segments(bind, place: int, operands, dims, pair: Pair):
     return shaped, [0] * len(results)
 
 
-def _run_batch(operands, dims, *, pair, direction, outputs):
+def _run_batch(operands, dims, *, pair, direction, inputs, outputs):
     def bind(*moved, pair):
-        return run_p.bind(*moved, pair=pair, direction=direction, outputs=outputs)
+        return run_p.bind(*moved, pair=pair, direction=direction, inputs=inputs, outputs=outputs)
 
-    names = pair.reads(direction)
-    return _batch(bind, names, names if pair.linear else (), operands, dims, pair)
+    return _batch(bind, inputs, operands, dims, pair)
 
 
 def _tangent_batch(operands, dims, *, pair, variables):
     def bind(*moved, pair):
         return tangent_p.bind(*moved, pair=pair, variables=variables)
 
-    return _batch(bind, (*variables, *pair.saves), variables, operands, dims, pair)
+    return _batch(bind, (*variables, *pair.residuals), operands, dims, pair)
 
 
 ad.primitive_jvps[run_p] = _run_jvp

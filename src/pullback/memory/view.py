@@ -171,6 +171,25 @@ def view(obj: Any, name: str) -> View:
     return viewer(obj, name)
 
 
+class _Memory:
+    """Memory that NumPy may look at."""
+
+    def __init__(self, v: View):
+        self.__array_interface__ = {
+            "data": (v.address, True),
+            "shape": v.shape,
+            "strides": v.strides,
+            "typestr": DTYPES[v.dtype].str,
+            "version": 3,
+        }
+        self.owner = v.owner
+
+
+def as_numpy(v: View) -> np.ndarray[Any, Any]:
+    """The memory of a view of the CPU as a read-only array of integers, bools or floats."""
+    return np.asarray(_Memory(v))
+
+
 def output_view(obj: Any, name: str) -> View:
     """Return ``view(obj, name)`` of a buffer that will be written, or raise InvalidProblemError."""
     result = view(obj, name)

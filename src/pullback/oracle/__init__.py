@@ -23,7 +23,7 @@ What it cannot catch:
 - an error below 2**-600 of ``Reference.magnitude``, its own rounding.
 """
 
-from . import lerp, reduce, scan, segment, softmax  # noqa: F401  (importing them fills the table
+from . import lerp, loss, recurrence, reduce, scan, segment, softmax  # noqa: F401  (fill the table)
 from .table import Reference, names, reference
 from .ulp import round_to, ulp_error
 

@@ -1,38 +1,51 @@
-"""lerp, element by element, with a constant weight w. IEEE throughout: 0 · inf is nan.
+"""lerp, element by element, with a weight w. IEEE throughout: 0 · inf is nan.
 
-The weight is a Python float and counts exactly, whatever the type of the tensors.
+The weight is an array, or a Python float that counts exactly, whatever the type of the tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from .special import ONE, Term, number
-from .table import EXACT, define, needed, object_array, to_terms
+from .table import EXACT, Definition, define, full_shape, map_rows
 
 Row = list[Term]
 
 
 def elementwise(
-    formula: Callable[..., tuple[Row, ...]], operands: Mapping[str, Any], *, weight: float
+    definition: Definition,
+    operands: Mapping[str, Any],
+    *,
+    weight: float | None = None,
+    **options: Any,
 ) -> tuple[np.ndarray, ...]:
-    """Feed all elements to the formula, which returns one list per output."""
-    arrays = [to_terms(a) for a in needed(formula, operands).values()]
-    shape = arrays[0].shape
-    if any(a.shape != shape for a in arrays):
-        raise ValueError(f"operand shapes differ: {[a.shape for a in arrays]}")
-    results = formula(*(list(a.reshape(-1)) for a in arrays), weight=number(float(weight)))
-    return tuple(object_array(items, shape) for items in results)
+    """Feed all elements to the formula as one row."""
+    arrays = definition.gather({"weight": np.zeros(()), **operands})
+    shape = full_shape(definition, arrays)
+    arrays["weight"] = np.broadcast_to(
+        arrays["weight"] if weight is None else np.array(number(float(weight)), dtype=object), shape
+    )
+    if operands.get("weight") is None:
+        definition = replace(definition, outputs=definition.outputs[:2])
+    return map_rows(definition, arrays, shape, tuple(range(len(shape))), options)
 
 
 @define("lerp", elementwise, "y", EXACT)
-def lerp(a: Row, b: Row, *, weight: Term) -> tuple[Row]:
-    return ([s + weight * (t - s) for s, t in zip(a, b, strict=True)],)
+def lerp(a: Row, b: Row, weight: Row) -> Row:
+    return [s + w * (t - s) for s, t, w in zip(a, b, weight, strict=True)]
 
 
-@define("lerp_backward", elementwise, "da db", EXACT)
-def lerp_backward(dy: Row, *, weight: Term) -> tuple[Row, Row]:
-    return [(ONE - weight) * d for d in dy], [weight * d for d in dy]
+@define("lerp_backward", elementwise, "da db dweight", EXACT)
+def lerp_backward(
+    dy: Row, weight: Row, a: Row | None = None, b: Row | None = None
+) -> tuple[Row, ...]:
+    ours = [(ONE - w) * d for d, w in zip(dy, weight, strict=True)]
+    theirs = [w * d for d, w in zip(dy, weight, strict=True)]
+    if a is None or b is None:
+        return ours, theirs
+    return ours, theirs, [d * (t - s) for d, s, t in zip(dy, a, b, strict=True)]

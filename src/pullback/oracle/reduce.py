@@ -1,4 +1,4 @@
-"""Reductions. A formula sees the reduced elements as one row in C order; dy and y are scalars.
+"""Reductions. A formula sees the reduced elements as one row in C order; dy and y are single terms.
 
 Infinities and nan follow IEEE on the formula as written, with the exceptions of docs/reduce.md:
 a norm2 or std with y = 0, or a logsumexp with y = -inf, has gradient 0 whatever dy is; max and
@@ -9,11 +9,13 @@ beside it. The mean of a row with an infinity is infinite or nan, so var and std
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from .parts import masked, stretched
 from .special import (
     INF,
     NAN,
@@ -32,13 +34,12 @@ from .special import (
 from .table import (
     EXACT,
     LOGS,
+    Definition,
     check_option,
     define,
+    full_shape,
     map_rows,
-    needed,
     normalized_axes,
-    to_terms,
-    with_options,
 )
 
 Row = list[Term]
@@ -46,48 +47,46 @@ Axis = int | Sequence[int] | None
 
 
 def reduction(
-    formula: Callable[..., Term],
-    operands: Mapping[str, Any],
-    *,
-    axis: Axis = None,
-    correction: float | None = None,
+    definition: Definition, operands: Mapping[str, Any], *, axis: Axis = None, **options: Any
 ) -> tuple[np.ndarray, ...]:
-    """Feed the elements along the axes to the formula; the output has the keepdims shape."""
-    x = to_terms(needed(formula, operands)["x"])
-    axes = normalized_axes(axis, x.ndim)
-    call = with_options(formula, correction=correction)
-    return (map_rows(lambda row: [call(row)], [x], axes, [1] * len(axes)),)
+    """Feed the elements along the axes to the formula; outputs have the keepdims shape."""
+    definition = replace(definition, per_row=definition.per_row | set(definition.outputs))
+    return _over_axes(definition, operands, axis, options)
 
 
 def spread(
-    formula: Callable[..., Row],
+    definition: Definition,
     operands: Mapping[str, Any],
     *,
     shape: Sequence[int] | None = None,
     axis: Axis = None,
-    correction: float | None = None,
-    ties: str | None = None,
+    **options: Any,
 ) -> tuple[np.ndarray, ...]:
-    """Feed scalars dy and y and the row x to the formula; the output has the shape of x.
+    """Feed the row x and, of every other operand, one element to the formula; outputs are rows.
 
     ``shape`` stands for an x of which only the extent matters.
     """
+    if not definition.per_row:
+        others = set(definition.operands) - {"x"}
+        definition = replace(definition, per_row=frozenset(others))
     if operands.get("x") is None and shape is not None:
         operands = {**operands, "x": np.zeros(shape)}
-    arrays = {name: to_terms(a) for name, a in needed(formula, operands).items()}
-    x = arrays["x"]
-    axes = normalized_axes(axis, x.ndim)
-    kept = tuple(1 if a in axes else extent for a, extent in enumerate(x.shape))
-    for name in arrays.keys() - {"x"}:
-        if arrays[name].shape != kept:
-            raise ValueError(f"{name} must have shape {kept}, not {arrays[name].shape}")
-    call: Callable[..., Row] = with_options(formula, correction=correction, ties=ties)
+    return _over_axes(definition, operands, axis, options)
 
-    def row(*rows: Row) -> Row:
-        named = zip(arrays, rows, strict=True)
-        return call(*(r if name == "x" else r[0] for name, r in named))
 
-    return (map_rows(row, list(arrays.values()), axes, [x.shape[a] for a in axes]),)
+def _over_axes(
+    definition: Definition, operands: Mapping[str, Any], axis: Axis, options: Mapping[str, Any]
+) -> tuple[np.ndarray, ...]:
+    arrays = definition.gather(operands)
+    shape = full_shape(definition, arrays)
+    if operands.get("where") is not None:
+        arrays["where"] = stretched(operands["where"], shape)
+        definition = masked(definition, empty=EMPTY.get(definition.formula))
+    return map_rows(definition, arrays, shape, normalized_axes(axis, len(shape)), options)
+
+
+# The extremes of a row of which a mask lets nothing in; without a mask there is none.
+EMPTY: dict[Any, Term] = {}
 
 
 @define("sum", reduction, "y", EXACT)
@@ -118,6 +117,9 @@ def max_(x: Row) -> Term:
 @define("min", reduction, "y")
 def min_(x: Row) -> Term:
     return _extreme("min", x, -1)
+
+
+EMPTY |= {max_: Term(-INF), min_: Term(INF)}
 
 
 def _extreme(name: str, x: Row, sign: int) -> Term:

@@ -9,48 +9,59 @@ before or after it gets weight exp(x - inf) = 0 from there, and no nan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from .parts import in_runs, marks_of, masked, stretched
 from .special import INF, ONE, ZERO, Term, exp, extreme, log_of_sum, product
 from .table import (
     EXACT,
     LOGS,
+    Definition,
     check_option,
     define,
+    full_shape,
     map_rows,
-    needed,
     normalized_axes,
-    to_terms,
-    with_options,
 )
 
 Row = list[Term]
 
 
 def scan(
-    formula: Callable[..., Row],
+    definition: Definition,
     operands: Mapping[str, Any],
     *,
     axis: int = -1,
     reverse: bool = False,
-    ties: str | None = None,
+    exclusive: bool | None = None,
+    **options: Any,
 ) -> tuple[np.ndarray, ...]:
-    """Feed rows along one axis to the formula."""
-    arrays = [to_terms(a) for a in needed(formula, operands).values()]
-    if any(a.shape != arrays[0].shape for a in arrays):
-        raise ValueError(f"operand shapes differ: {[a.shape for a in arrays]}")
-    axes = normalized_axes(int(axis), arrays[0].ndim)
-    call: Callable[..., Row] = with_options(formula, ties=ties)
-    step = -1 if reverse else 1
+    """Feed rows along one axis, or the runs they are cut into, to the formula."""
+    arrays = definition.gather(operands)
+    shape = full_shape(definition, arrays)
+    axes = normalized_axes(int(axis), len(shape))
+    extent = shape[axes[0]] if axes else 1
+    marks = marks_of(operands, extent)
+    if marks is not None:
+        if operands.get("offsets") is not None:
+            marks = marks.reshape([extent if a in axes else 1 for a in range(len(shape))])
+        arrays["resets"] = stretched(marks, shape)
+    if marks is not None or exclusive:
+        first = FIRST.get(definition.formula)
+        definition = in_runs(definition, reverse, bool(exclusive), first)
+    if operands.get("where") is not None:
+        arrays["where"] = stretched(operands["where"], shape)
+        definition = masked(definition, OUTSIDE.get(definition.formula, ZERO))
+    return map_rows(definition, arrays, shape, axes, options, -1 if reverse else 1)
 
-    def row(*rows: Row) -> Row:
-        return call(*(r[::step] for r in rows))[::step]
 
-    return (map_rows(row, arrays, axes, [arrays[0].shape[a] for a in axes]),)
+# What an exclusive scan begins with, and what a mask leaves in the places it does not let in.
+FIRST: dict[Any, Term] = {}
+OUTSIDE: dict[Any, Term] = {}
 
 
 @define("cumsum", scan, "y", EXACT)
@@ -147,3 +158,12 @@ def logcumsumexp_backward(dy: Row, x: Row, y: Row) -> Row:
     parts = [ZERO if b.value == -INF else d * exp(ZERO - b) for d, b in zip(dy, y, strict=True)]
     sums = cumsum_backward(parts)
     return [ZERO if a.value == -INF else exp(a) * s for a, s in zip(x, sums, strict=True)]
+
+
+FIRST |= {
+    cumsum: ZERO,
+    cumprod: ONE,
+    cummax: Term(-INF),
+    cummin: Term(INF),
+    logcumsumexp: Term(-INF),
+}

@@ -2,31 +2,20 @@
 
 The forward is max-shifted (docs/softmax.md), which decides the special rows: with a nan, a +inf
 or nothing but -inf in it (x - max is inf - inf), the whole row is nan. A -inf beside finite
-numbers gives 0, and -inf for log_softmax. The backward is IEEE on the formula.
+numbers gives 0, and -inf for log_softmax. The backward is IEEE on the formula. With a mask, what
+it leaves out is 0, -inf for log_softmax, and has gradient 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import numpy as np
-
-from .scan import scan
-from .special import NAN, Term, exp, extreme, log_of_sum, total
+from .scan import OUTSIDE, scan
+from .special import INF, NAN, Term, exp, extreme, log_of_sum, total
 from .table import EXACT, LOGS, define
 
 Row = list[Term]
 
 
-def rows(
-    formula: Callable[..., Row], operands: Mapping[str, Any], *, axis: int = -1
-) -> tuple[np.ndarray, ...]:
-    """Feed rows along one axis to the formula."""
-    return scan(formula, operands, axis=axis)
-
-
-@define("softmax", rows, "y")
+@define("softmax", scan, "y")
 def softmax(x: Row) -> Row:
     if not x or not extreme(x, 1).is_finite:
         return [Term(NAN) for _ in x]
@@ -34,13 +23,13 @@ def softmax(x: Row) -> Row:
     return [exp(t) / whole for t in x]
 
 
-@define("softmax_backward", rows, "dx", EXACT)
+@define("softmax_backward", scan, "dx", EXACT)
 def softmax_backward(dy: Row, y: Row) -> Row:
     dot = total(b * d for b, d in zip(y, dy, strict=True))
     return [b * (d - dot) for b, d in zip(y, dy, strict=True)]
 
 
-@define("log_softmax", rows, "y", LOGS)
+@define("log_softmax", scan, "y", LOGS)
 def log_softmax(x: Row) -> Row:
     if not x or not extreme(x, 1).is_finite:
         return [Term(NAN) for _ in x]
@@ -48,7 +37,10 @@ def log_softmax(x: Row) -> Row:
     return [t - whole for t in x]
 
 
-@define("log_softmax_backward", rows, "dx")
+@define("log_softmax_backward", scan, "dx")
 def log_softmax_backward(dy: Row, y: Row) -> Row:
     whole = total(dy)
     return [d - exp(b) * whole for b, d in zip(y, dy, strict=True)]
+
+
+OUTSIDE[log_softmax] = Term(-INF)

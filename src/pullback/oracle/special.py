@@ -52,6 +52,8 @@ class Term:
 
 ZERO = Term(mpf(0))
 ONE = Term(mpf(1))
+# A result that the definition leaves open: whatever comes out is right.
+ANYTHING = Term(NAN, INF)
 
 
 def number(value: float) -> Term:

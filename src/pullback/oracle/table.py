@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -38,10 +37,52 @@ class Reference:
 
 @dataclass(frozen=True)
 class Definition:
+    """A formula, and how operands become the rows that it sees.
+
+    ``per_row`` names the operands and outputs with one element for every row.
+    """
+
     formula: Callable[..., Any]
     layout: Callable[..., tuple[np.ndarray, ...]]
     outputs: tuple[str, ...]
     bits: int
+    per_row: frozenset[str]
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the operands the formula may want: its positional parameters."""
+        return tuple(p.name for p in _parameters(self.formula) if p.kind is not p.KEYWORD_ONLY)
+
+    def gather(self, operands: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The operands that are there, floats as terms; one without a default must be there."""
+        listed = _parameters(self.formula)
+        required = [p.name for p in listed if p.kind is not p.KEYWORD_ONLY and p.default is p.empty]
+        missing = [name for name in required if operands.get(name) is None]
+        if missing:
+            raise TypeError(f"{self.formula.__name__} needs the operands {missing}")
+        return {n: to_terms(operands[n]) for n in self.operands if operands.get(n) is not None}
+
+    def call(
+        self, rows: Mapping[str, Any], options: Mapping[str, Any], extent: int | None = None
+    ) -> list[list[Any]]:
+        """What the formula makes of one row: a list for every output.
+
+        Operands with one element for every row come as that element, those that are not there as
+        None. A formula may ask for ``extent``; options it does not know must be None.
+        """
+        taken = {k: v for k, v in options.items() if v is not None}
+        if extent is not None and "extent" in inspect.signature(self.formula).parameters:
+            taken["extent"] = extent
+        given = [
+            row[0] if name in self.per_row and row is not None else row
+            for name in self.operands
+            for row in [rows.get(name)]
+        ]
+        found = self.formula(*given, **taken)
+        several = found if isinstance(found, tuple) else (found,)
+        # A layout may want fewer outputs than the formula knows of, those that nothing asks for.
+        named = zip(self.outputs, several, strict=False)
+        return [[r] if n in self.per_row else r for n, r in named]
 
 
 _TABLE: dict[str, Definition] = {}
@@ -50,16 +91,31 @@ _FormulaT = TypeVar("_FormulaT", bound=Callable[..., Any])
 
 
 def define(
-    name: str, layout: Callable[..., Any], outputs: str, bits: int = BITS
+    name: str, layout: Callable[..., Any], outputs: str, bits: int = BITS, per_row: str = ""
 ) -> Callable[[_FormulaT], _FormulaT]:
     """Register a formula.
 
-    The formula's positional parameters name the operands it needs. ``layout`` feeds it rows
-    and returns one array of terms per name in ``outputs`` (separated by spaces).
+    Parameters
+    ----------
+    name
+        The op.
+    layout
+        Feeds rows to the formula and returns one array of terms per output.
+    outputs, per_row
+        Names, separated by spaces: the outputs in the order in which the formula returns them, and
+        the operands and outputs that have one element for every row. A formula sees such an operand
+        as a single term, any other as a list.
+    bits
+        Working precision.
+
+    The formula's positional parameters name the operands it needs; one that may be left out has the
+    default None. A bool or integer operand is a list of Python's. Keyword-only parameters are
+    parameters of the op.
     """
 
     def register(formula: _FormulaT) -> _FormulaT:
-        _TABLE[name] = Definition(formula, layout, tuple(outputs.split()), bits)
+        held = frozenset(per_row.split())
+        _TABLE[name] = Definition(formula, layout, tuple(outputs.split()), bits, held)
         return formula
 
     return register
@@ -78,10 +134,12 @@ def reference(name: str, operands: Mapping[str, Any], **params: Any) -> dict[str
     name : str
         One of ``names()``, e.g. ``"cumprod_backward"``.
     operands : mapping of str to array
-        Arrays of float64, float32, float16 or bfloat16 (ids: integers). A reduction's dy and y
-        have the keepdims shape. Operands the op does not need may be present or missing.
+        Arrays of float64, float32, float16 or bfloat16, bools and integers. Those with one element
+        for every row have the keepdims shape. Operands the op does not need may be present or
+        missing.
     **params
-        The op's parameters, as its function takes them; None means the default.
+        The op's parameters that change its value, as its function takes them; None means the
+        default.
 
     Returns
     -------
@@ -91,10 +149,10 @@ def reference(name: str, operands: Mapping[str, Any], **params: Any) -> dict[str
         raise ValueError(f"unknown op {name!r}; defined are {', '.join(names())}")
     definition = _TABLE[name]
     with mp.workprec(definition.bits):
-        results = definition.layout(definition.formula, operands, **params)
+        results = definition.layout(definition, operands, **params)
         return {
             output: Reference(_pick(terms, "value"), _pick(terms, "size"))
-            for output, terms in zip(definition.outputs, results, strict=True)
+            for output, terms in zip(definition.outputs, results, strict=False)
         }
 
 
@@ -111,29 +169,17 @@ def _pick(terms: np.ndarray, field: str) -> np.ndarray:
 
 
 def to_terms(array: Any) -> np.ndarray:
-    """Convert a float array, each element exactly, to an object array of terms."""
+    """Convert a float array, each element exactly, to an object array of terms.
+
+    Bools and integers become those of Python.
+    """
     array = np.asarray(array)
+    if array.dtype.kind in "bi":
+        return object_array(array.ravel().tolist(), array.shape)
     if array.dtype not in _FLOATS:
-        raise TypeError(f"the oracle reads f64, f32, f16 and bf16, not {array.dtype}")
+        raise TypeError(f"the oracle reads floats, bools and integers, not {array.dtype}")
     exact = array.astype(np.float64)
     return object_array([Term(mpf(v)) for v in exact.ravel().tolist()], array.shape)
-
-
-def needed(formula: Callable[..., Any], operands: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the operands the formula names, in its order."""
-    wanted = [p.name for p in _parameters(formula) if p.kind is not p.KEYWORD_ONLY]
-    missing = [name for name in wanted if operands.get(name) is None]
-    if missing:
-        raise TypeError(f"{formula.__name__} needs the operands {missing}")
-    return {name: operands[name] for name in wanted}
-
-
-def with_options(formula: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Bind those options which the formula declares and which are not None."""
-    declared = {p.name for p in _parameters(formula) if p.kind is p.KEYWORD_ONLY}
-    return functools.partial(
-        formula, **{k: v for k, v in options.items() if k in declared and v is not None}
-    )
 
 
 def check_option(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -162,25 +208,48 @@ def normalized_axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, .
 
 
 def map_rows(
-    formula: Callable[..., list[Term]],
-    arrays: Sequence[np.ndarray],
+    definition: Definition,
+    arrays: Mapping[str, np.ndarray],
+    shape: Sequence[int],
     axes: tuple[int, ...],
-    lengths: Sequence[int],
-) -> np.ndarray:
-    """Apply a row formula over ``axes`` for every index of the other axes.
+    options: Mapping[str, Any],
+    step: int = 1,
+) -> tuple[np.ndarray, ...]:
+    """Apply a formula over ``axes`` for every index of the other axes.
 
-    The elements along ``axes`` form a row in C order, whatever the memory layout. ``lengths``
-    are the extents of the output along ``axes``.
+    The elements along ``axes`` form a row in C order, whatever the memory layout, from its end if
+    ``step`` is -1. ``shape`` is that of the operands with an element for every position.
     """
-    rank = arrays[0].ndim
-    kept = [a for a in range(rank) if a not in axes]
-    batch = [arrays[0].shape[a] for a in kept]
-    tables = []
-    for array in arrays:
-        if array.ndim != rank or [array.shape[a] for a in kept] != batch:
-            raise ValueError(f"operand shapes do not match: {[a.shape for a in arrays]}")
+    kept = [a for a in range(len(shape)) if a not in axes]
+    batch = [shape[a] for a in kept]
+    count = math.prod(batch)
+    tables = {}
+    for name, array in arrays.items():
+        wanted = _shape_of(definition, name, shape, axes)
+        if array.shape != wanted:
+            raise ValueError(f"{name} must have shape {wanted}, not {array.shape}")
         width = math.prod(array.shape[a] for a in axes)
-        tables.append(array.transpose(*kept, *axes).reshape(math.prod(batch), width))
-    items = [term for rows in zip(*tables, strict=True) for term in formula(*map(list, rows))]
-    result = object_array(items, [*batch, *lengths])
-    return result.transpose(np.argsort([*kept, *axes])) if rank else result
+        tables[name] = array.transpose(*kept, *axes).reshape(count, width)
+    found: list[list[Any]] = [[] for _ in definition.outputs]
+    for at in range(count):
+        rows = {name: list(table[at])[::step] for name, table in tables.items()}
+        for items, row in zip(found, definition.call(rows, options), strict=True):
+            items.extend(row[::step])
+    results = []
+    for name, items in zip(definition.outputs, found, strict=True):
+        full = _shape_of(definition, name, shape, axes)
+        result = object_array(items, [*batch, *(full[a] for a in axes)])
+        results.append(result.transpose(np.argsort([*kept, *axes])) if shape else result)
+    return tuple(results)
+
+
+def _shape_of(
+    definition: Definition, name: str, shape: Sequence[int], axes: tuple[int, ...]
+) -> tuple[int, ...]:
+    one = name in definition.per_row
+    return tuple(1 if one and a in axes else n for a, n in enumerate(shape))
+
+
+def full_shape(definition: Definition, arrays: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+    """The shape of the first operand with an element for every position."""
+    return next(tuple(a.shape) for n, a in arrays.items() if n not in definition.per_row)

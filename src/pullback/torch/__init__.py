@@ -18,17 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..core.catalog import OPS, kinds
+from ..core.catalog import OPS, catalog
 from .counterparts import COUNTERPARTS
 from .functions import make_function
 from .patching import Patch, patch
 
-_FAMILIES = ("scan", "reduce", "softmax", "lerp", "segment")
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    function.__name__: function
-    for family in _FAMILIES
-    for function in map(make_function, kinds(family))
-}
+_KINDS = dict.fromkeys(op.kind for op in catalog())
+_FUNCTIONS: dict[str, Callable[..., Any]] = {f.__name__: f for f in map(make_function, _KINDS)}
 globals().update(_FUNCTIONS)
 # Kinds whose own name means something else in torch.
 _RENAMED = {kind: torch_has.name for kind, torch_has in COUNTERPARTS.items() if torch_has.name}
@@ -43,6 +39,6 @@ def __getattr__(name: str) -> Any:
             f"module 'pullback.torch' has no attribute {name!r}: torch.{name}, with indices and a "
             f"binary form, is not served; the extreme alone is pullback.torch.{_RENAMED[name]}"
         )
-    if name in OPS and f"{name}_backward" in OPS:
+    if name in OPS and OPS[name].direction == "forward":
         return make_function(name)
     raise AttributeError(f"module 'pullback.torch' has no attribute {name!r}")

@@ -7,17 +7,17 @@ answer to a wrong argument would depend on the calls before.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import is_tensor_like
 
-from ..core.vocabulary import OutOfRange, Ties, parse_enum
-from ..errors import InvalidProblemError, UnsupportedError
+from ..core import parse
+from ..core.declare import Parameter
+from ..errors import UnsupportedError
 
 
 def refuse(function: str, argument: str, expected: str, value: Any) -> NoReturn:
@@ -32,16 +32,17 @@ def check_tensor(function: str, argument: str, value: Any) -> None:
         refuse(function, argument, "Tensor", value)
 
 
-def check_bool(function: str, argument: str, value: Any) -> None:
-    """Refuse what is not True or False."""
-    if type(value) is not bool:
-        refuse(function, argument, "bool", value)
-
-
 def check_dtype(function: str, value: Any) -> None:
     """Refuse what is not a dtype; ``float`` and its like stand for one in torch too."""
     if not isinstance(value, torch.dtype) and value not in (bool, int, float, complex):
         refuse(function, "dtype", "torch.dtype", value)
+
+
+def bool_of(function: str, argument: str, value: Any) -> bool:
+    """True or False, for a flag that torch has."""
+    if type(value) is not bool:
+        refuse(function, argument, "bool", value)
+    return value
 
 
 def int_of(function: str, argument: str, value: Any, expected: str = "int") -> Any:
@@ -60,50 +61,14 @@ def int_of(function: str, argument: str, value: Any, expected: str = "int") -> A
 _WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
-def dims_of(function: str, dim: Any) -> Any:
+def dims_of(function: str, argument: str, dim: Any) -> Any:
     """Dims as an int, a tuple or None; as in torch, () means all."""
     if dim is None or type(dim) is int:
         return dim
     expected = "int, tuple of ints or None"
     if isinstance(dim, Sequence) and not isinstance(dim, (str, bytes)):
-        return tuple([int_of(function, "dim", k, expected) for k in dim]) or None
-    return int_of(function, "dim", dim, expected)
-
-
-def flag_of(argument: str, value: Any) -> bool:
-    """True or False for a parameter that torch does not have."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise InvalidProblemError(f"{argument}: expected True or False, got {value!r}")
-    return bool(value)
-
-
-def policy_of(given: Any) -> str:
-    """What becomes of ids out of range, in the spelling of the catalog."""
-    return parse_enum(OutOfRange, given, "out_of_range").value
-
-
-def ties_of(given: Any, known: tuple[str, ...]) -> str:
-    """A rule for ties, in the spelling of the catalog."""
-    ties = parse_enum(Ties, given, "ties").value
-    if ties not in known:
-        raise UnsupportedError(f"ties: expected one of {', '.join(known)}, got {given!r}")
-    return ties
-
-
-def corrected(function: str, dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
-    """`dim` and `correction` of var and std, from any of torch's forms.
-
-    ``std(x, False)`` means ``unbiased``, ``std(x, 1, False)`` too; ``unbiased`` stands for a
-    correction of 1 or 0, and no correction for 1.
-    """
-    if type(dim) is bool and unbiased is None:
-        dim, unbiased = None, dim
-    if unbiased is not None:
-        check_bool(function, "unbiased", unbiased)
-        if correction is not None:
-            raise TypeError(f"{function}(): takes either 'unbiased' or 'correction', not both")
-        return dim, int(unbiased)
-    return dim, 1 if correction is None else number_of(function, "correction", correction)
+        return tuple([int_of(function, argument, k, expected) for k in dim]) or None
+    return int_of(function, argument, dim, expected)
 
 
 def number_of(function: str, argument: str, value: Any) -> Any:
@@ -114,4 +79,55 @@ def number_of(function: str, argument: str, value: Any) -> Any:
         return value.item()
     if not isinstance(value, (Real, torch.SymInt, torch.SymFloat)):
         refuse(function, argument, "number", value)
+    return value
+
+
+def corrected(function: str, dim: Any, unbiased: Any, correction: Any) -> tuple[Any, Any]:
+    """`dim` and `correction`, from any of torch's forms.
+
+    ``std(x, False)`` means ``unbiased``, ``std(x, 1, False)`` too; ``unbiased`` stands for a
+    correction of 1 or 0, and no correction for 1.
+    """
+    if type(dim) is bool and unbiased is None:
+        dim, unbiased = None, dim
+    if unbiased is not None:
+        bool_of(function, "unbiased", unbiased)
+        if correction is not None:
+            raise TypeError(f"{function}(): takes either 'unbiased' or 'correction', not both")
+        return dim, int(unbiased)
+    return dim, 1 if correction is None else correction
+
+
+# How torch takes what it has; any other parameter is parsed as everywhere.
+_TAKEN: dict[Callable[..., Any], Callable[..., Any]] = {
+    parse.axis: int_of,
+    parse.axes: dims_of,
+    parse.integer: int_of,
+    parse.count: int_of,
+    parse.real: number_of,
+    parse.correction: number_of,
+}
+_TAKEN_OR_NONE: dict[Callable[..., Any], Callable[..., Any]] = {
+    parse.optional_integer: int_of,
+    parse.optional_count: int_of,
+    parse.optional_real: number_of,
+}
+
+
+def value_of(function: str, argument: str, parameter: Parameter, value: Any) -> Any:
+    """The value of a parameter that torch calls ``argument``."""
+    if parameter.name != argument and parameter.parse is parse.flag:
+        return bool_of(function, argument, value)
+    taken = _TAKEN.get(parameter.parse)
+    if taken is None and parameter.parse in _TAKEN_OR_NONE:
+        if value is None:
+            return None
+        taken = _TAKEN_OR_NONE[parameter.parse]
+    if taken is not None:
+        value = taken(function, argument, value)
+        return float(value) if parameter.kind.usual == "float" else value
+    value = parameter.parse(value, argument)
+    if parameter.choices and value not in parameter.choices:
+        names = ", ".join(map(str, parameter.choices))
+        raise UnsupportedError(f"{argument}: expected one of {names}, got {value!r}")
     return value

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf  # noqa: F401 - a default in signatures
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active as transforms_active
+from torch.compiler import is_compiling
 from torch.fx import Proxy
 from torch.overrides import handle_torch_function
 
+from ..api.arrange import borders
+from ..core import parse
+from ..core.declare import Role, Type
+from ..core.vocabulary import OutOfRange
+from ..errors import InvalidProblemError
 from . import arguments
-from .counterparts import Counterpart
 from .docstrings import docstring
-from .families import Family, Lerp, Reduction, Scan, Segment, Softmax
-from .launches import PLAIN  # noqa: F401 - named by the functions that are made here
-from .operations import Operation, operation
-from .positions import positions
+from .forms import one_dim
+from .launches import PLAIN
+from .operations import Kind, Operation, kind_of
+from .signatures import Argument, arguments_of
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
+
+# What a parameter may be in a call that only asks for the type of the result.
+_PROBES: dict[Callable[..., Any], Any] = {
+    parse.axis: 0,
+    parse.axes: (0,),
+    parse.count: 2,
+    parse.optional_count: 2,
+    parse.real: 0.5,
+}
 
 
 def cast(operation: Operation, x: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -38,41 +54,64 @@ def autocast_dtype(kind: str, device: str, dtype: torch.dtype) -> torch.dtype:
     key = (kind, device, dtype)
     known = _autocast_dtypes.get(key)
     if known is None:
-        known = _autocast_dtypes[key] = _ask_torch(operation(kind), device, dtype)
+        known = _autocast_dtypes[key] = _ask_torch(kind_of(kind), device, dtype)
     return known
 
 
 _autocast_dtypes: dict[tuple[str, str, torch.dtype], torch.dtype] = {}
 
 
-def _ask_torch(operation: Operation, device: str, dtype: torch.dtype) -> torch.dtype:
-    family, counterpart = operation.family, operation.counterpart
-    if counterpart is None:
-        return dtype
-    probe = torch.zeros(2, dtype=dtype, device=device)
-    values = {"dim": 0, "reverse": False, "keepdim": False, "correction": 0.0}
-    values["ties"] = counterpart.ties  # type: ignore[assignment]
-    if isinstance(family, Reduction):
-        values["dim"] = (0,)  # type: ignore[assignment]
-    return counterpart.run(probe, *[values[n] for n in family.parameters]).dtype
+def _ask_torch(of: Kind, device: str, dtype: torch.dtype) -> torch.dtype:
+    assert of.counterpart is not None
+    forward = of.plain.forward
+    types = [torch.int64 if o.type is Type.INDEX else dtype for o in forward.reads]
+    tensors = [torch.zeros(2, dtype=t, device=device) for t in types]
+    probes = {p.name: _PROBES.get(p.parse, p.default) for p in forward.parameters}
+    result: Tensor = of.counterpart.run(*tensors, **{n: probes[n] for n in of.counterpart.takes})
+    return result.dtype
 
 
-def with_positions(operation: Operation, params: tuple[Any, ...], x: Tensor) -> Any:
-    """Values and indices, as torch returns them together."""
+def with_more(operation: Operation, params: tuple[Any, ...], x: Tensor) -> Any:
+    """Values and what else torch returns with them; values alone of what torch does not have."""
     y = operation.unary(params, x)
-    where = operation.family.canonical(params, x)
-    return operation.counterpart.result((y, positions(x, y, *where)))  # type: ignore
+    values = operation.forward.values(operation.forward.canonical(params, (x,)))
+    for name, usual in operation.of.beyond.items():
+        if values.pop(name) != usual:
+            return y
+    return operation.counterpart.result(x, y, **values)  # type: ignore[union-attr,misc]
 
 
-def run_lerp(operation: Operation, input: Tensor, end: Tensor, weight: Any) -> Any:
-    """lerp with broadcasting; a weight that is a tensor is torch's own."""
-    if isinstance(weight, Tensor) or input.dtype != end.dtype:
-        return operation.reference(input, end, weight)
-    if input.shape != end.shape:
-        input, end = torch.broadcast_tensors(input, end)
-    if type(weight) is not float:
-        weight = float(arguments.number_of("lerp", "weight", weight))
-    return operation((weight,), input, end)
+def run_given(of: Kind, operands: dict[str, Any], values: dict[str, Any]) -> Any:
+    """A call with operands that may be left out, that broadcast, or with outputs to ask for."""
+    marks = of.marks
+    if marks is not None and operands[marks.name] is not None:
+        if operands[marks.symbol] is not None:
+            raise InvalidProblemError(f"{marks.name}: expected it or {marks.symbol}, got both")
+        lead = operands[of.pair.forward.inputs[0]]
+        operands[marks.symbol] = _borders(operands[marks.name], lead, values["axis"], marks.name)
+        operands[marks.name] = None
+    given = of.ordered([n for n, t in operands.items() if t is not None])
+    if of.cuts and len([n for n in of.cuts if n in given]) != 1:
+        got = "both" if of.cuts[0] in given else "neither"
+        raise InvalidProblemError(f"{of.cuts[0]}: expected {' or '.join(of.cuts)}, got {got}")
+    operation = of.operation(given, tuple(n for n in of.flags if values[n]))
+    form = operation.forward
+    params = tuple([values[n] for n in form.names])
+    return operation(params, *form.stretched(params, [operands[o.name] for o in form.reads]))
+
+
+def _borders(offsets: Tensor, x: Tensor, dim: int, name: str) -> Tensor:
+    """Where runs begin along a dimension, as a mask that broadcasts."""
+    dim = one_dim(dim, x.dim())
+    shape = tuple(x.shape)
+    in_memory = type(offsets) in PLAIN and type(x) in PLAIN
+    if in_memory and not is_compiling() and not transforms_active():
+        marks = borders(offsets, shape, dim, name)
+        return torch.as_tensor(marks, device=x.device)
+    extent = shape[dim] if shape else 1
+    none = torch.zeros(extent + 1, dtype=torch.bool, device=x.device)
+    along = none.index_fill(0, offsets[:-1].long(), True)[:extent]
+    return along.reshape([extent if k == dim else 1 for k in range(x.dim())])
 
 
 def traced(function: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -82,106 +121,144 @@ def traced(function: Callable[..., Any], given: dict[str, Any]) -> Any:
     return handle_torch_function(function, tensors, **called)
 
 
-def _signature(operation: Operation, torch_has: Counterpart) -> tuple[str, list[str], str]:
-    """Parameters of a function, statements that check them, and the call."""
-    family = operation.family
-    if isinstance(family, Lerp):
-        return "input, end, weight", [], "run_lerp(operation, input, end, weight)"
-    if isinstance(family, Segment):
-        return (
-            'input, segment_ids, num_segments, *, sorted=False, out_of_range="raise"',
-            [
-                _int("num_segments"),
-                _flag("sorted"),
-                'if out_of_range not in ("raise", "drop"): '
-                "out_of_range = arguments.policy_of(out_of_range)",
-            ],
-            "operation((num_segments, sorted, out_of_range), input, segment_ids)",
-        )
-    checks = []
-    ties = f', ties="{torch_has.ties or family.ties[0]}"' if family.ties else ""
-    ties_value = ", ties" if family.ties else ""
-    if family.ties:
-        checks.append(
-            f"if ties not in {family.ties}: ties = arguments.ties_of(ties, {family.ties})"
-        )
-    dtype = ", dtype=None" if torch_has.takes_dtype else ""
-    asked = "dtype is not None or " if torch_has.takes_dtype else ""
-    given = "dtype" if torch_has.takes_dtype else "None"
-    dim = "dim" if torch_has.needs_dim else "dim=None"
-    run = "operation.unary("
-    if isinstance(family, Scan):
-        parameters = f"input, {dim}, *{dtype}, reverse=False{ties}"
-        params = f"(dim, reverse{ties_value})"
-        checks += [_int("dim"), _flag("reverse")]
-        if torch_has.result is not None:
-            run = "with_positions(operation, "
-    elif isinstance(family, Softmax):
-        parameters, params = f"input, {dim}{dtype}", "(dim,)"
-        checks.append(_int("dim"))
-    else:
-        assert isinstance(family, Reduction)
-        unbiased, rest, correction = "", f"{dtype}{ties}", ""
-        if family.corrected:
-            unbiased, correction = ", unbiased=None", ", correction"
-            rest = f", correction=None{rest}"
-            checks.append("dim, correction = arguments.corrected(name, dim, unbiased, correction)")
-        parameters = f"input, {dim}{unbiased}, keepdim=False" + (f", *{rest}" if rest else "")
-        params = f"(dim, keepdim{correction}{ties_value})"
-        checks += [
-            "if type(dim) is not int: dim = arguments.dims_of(name, dim)",
-            "if type(keepdim) is not bool: arguments.check_bool(name, 'keepdim', keepdim)",
+class _Source:
+    """The statements of a function: arguments in their one form, and the call."""
+
+    def __init__(self, of: Kind, made: Sequence[Argument]) -> None:
+        self.of, self.made = of, made
+        self.forward, self.torch_has = of.pair.forward, of.counterpart
+        # torch's names of operands and parameters.
+        self.called = {a.operand.name: a.name for a in made if a.operand}
+        self.called |= {a.parameter.name: a.name for a in made if a.parameter}
+        self.plain = [o for o in self.forward.reads if not o.optional or o.name in of.usual]
+        self.numbers = [a for a in made if a.operand and a.parameter]
+
+    def lines(self) -> list[str]:
+        found = []
+        for argument in self.made:
+            if argument.operand and not argument.parameter:
+                found += self._tensor(argument)
+        if self.torch_has is not None:
+            found += self._torchs(self.torch_has)
+        found += [self._value(a) for a in self.made if a.parameter]
+        if self.torch_has is not None:
+            found.append(self._cast(bool(self.torch_has.dtype)))
+        return found + self._calls()
+
+    def _tensor(self, argument: Argument) -> list[str]:
+        """Hand torch.fx what it is to write down, and refuse what is no tensor."""
+        name = argument.name
+        there = f"{name} is not None and " if argument.default is None else ""
+        return [
+            f"if {there}type({name}) not in PLAIN:",
+            f"    if isinstance({name}, Proxy): return traced({self.of.name}, locals())",
+            f"    arguments.check_tensor(name, {name!r}, {name})",
         ]
-    checks.append(f"if {asked}input.dtype in _HALVES: input = cast(operation, input, {given})")
-    return parameters, checks, f"{run}{params}, input)"
 
+    def _torchs(self, torch_has: Any) -> list[str]:
+        """Forms of arguments that torch has beside those of the row."""
+        found = []
+        if torch_has.takes_unbiased:
+            found.append("dim, correction = arguments.corrected(name, dim, unbiased, correction)")
+        own = torch_has.takes_tensor
+        if own and own not in [a.name for a in self.numbers]:
+            call = f"torchs({', '.join(self._names(self.plain))}, {self.called[own]})"
+            found.append(f"if isinstance({self.called[own]}, Tensor): return {call}")
+        return found
 
-def _int(argument: str) -> str:
-    parsed = f"arguments.int_of(name, {argument!r}, {argument})"
-    return f"if type({argument}) is not int: {argument} = {parsed}"
+    def _value(self, argument: Argument) -> str:
+        """Bring a parameter into its one form, if it is not."""
+        name, p = argument.name, argument.parameter
+        assert p is not None
+        known: Sequence[Any] = p.choices
+        if p.parse is parse.out_of_range:
+            known = tuple(m.value for m in OutOfRange)
+        unless = f"if type({name}) is not {p.kind.usual}" if p.kind.usual else "if True"
+        if p.kind.usual == "str" and known:
+            unless = f"if {name} not in {tuple(known)}"
+        if argument.operand:
+            unless += f" and not isinstance({name}, Tensor)"
+        return f"{unless}: {name} = value_of(name, {name!r}, parameters[{p.name!r}], {name})"
 
+    def _cast(self, takes_dtype: bool) -> str:
+        typed = [o for o in self.plain if o.type is Type.ELEMENT]
+        names = self._names(typed)
+        asked, dtype = ("dtype is not None or ", "dtype") if takes_dtype else ("", "None")
+        casts = "; ".join(f"{n} = cast(operation, {n}, {dtype})" for n in names)
+        return f"if {asked}{names[0]}.dtype in _HALVES: {casts}"
 
-def _flag(argument: str) -> str:
-    parsed = f"arguments.flag_of({argument!r}, {argument})"
-    return f"if type({argument}) is not bool: {argument} = {parsed}"
-
-
-def _operands(family: Family) -> tuple[str, ...]:
-    """Names of a function's arguments that are tensors."""
-    second = {Lerp: ("end",), Segment: ("segment_ids",)}
-    return ("input", *second.get(type(family), ()))
-
-
-def _operand_checks(family: Family, function: str) -> list[str]:
-    """Statements that hand torch.fx what it is to write down, and refuse what is no tensor."""
-    lines = []
-    for operand in _operands(family):
-        lines += [
-            f"if type({operand}) not in PLAIN:",
-            f"    if isinstance({operand}, Proxy): return traced({function}, locals())",
-            f"    arguments.check_tensor(name, {operand!r}, {operand})",
+    def _calls(self) -> list[str]:
+        of, called = self.of, self.called
+        operation = of.plain
+        tensors = ", ".join(self._names(self.plain))
+        params = "".join(f"{called[n]}, " for n in operation.forward.names)
+        run = "operation.unary(" if operation.is_unary else "operation("
+        if self.torch_has is not None and self.torch_has.result is not None:
+            run = "with_more(operation, "
+        call = f"return {run}({params}), {tensors})"
+        unless = self._is_plain()
+        if not unless:
+            return [call]
+        numbers = [a.name for a in self.numbers]
+        operands = [
+            f"{n!r}: {called[n]} if isinstance({called[n]}, Tensor) else None"
+            if called[n] in numbers
+            else f"{n!r}: {called[n]}"
+            for n in self.forward.inputs
         ]
-    return lines
+        values = [f"{p.name!r}: {called[p.name]}" for p in of.pair.parameters]
+        return [
+            f"if {' and '.join(unless)}: {call}",
+            f"return run_given(of, {{{', '.join(operands)}}}, {{{', '.join(values)}}})",
+        ]
+
+    def _is_plain(self) -> list[str]:
+        """What has to hold for the plain call."""
+        of, called = self.of, self.called
+        found = [
+            f"not isinstance({called[o.name]}, Tensor)"
+            if called[o.name] in [a.name for a in self.numbers]
+            else f"{called[o.name]} is None"
+            for o in self.forward.reads
+            if o.optional and o.name not in of.usual
+        ]
+        found += [f"{called[n]} is not None" for n in of.usual]
+        found += [f"not {called[n]}" for n in of.flags]
+        full = self._names([o for o in self.plain if o.role is Role.ELEMENT])
+        if len(full) > 1:
+            found.append(" == ".join(f"{n}.shape" for n in full))
+        return found
+
+    def _names(self, operands: Sequence[Any]) -> list[str]:
+        return [self.called[o.name] for o in operands]
 
 
 def make_function(kind: str) -> Callable[..., Any]:
-    """The function of a kind, with torch's name and arguments where torch has it."""
-    which = operation(kind)
-    torch_has = which.counterpart or Counterpart(run=which.reference)
-    name = which.name
-    parameters, checks, call = _signature(which, torch_has)
-    statements = [*_operand_checks(which.family, name), *checks, f"return {call}"]
-    body = "\n        ".join(statements)
-    made: dict[str, Any] = {}
+    """The one function of a kind, with torch's name and arguments where torch has it."""
+    of = kind_of(kind)
+    if of.function is None:
+        of.function = _make(of)
+    return of.function
+
+
+def _make(of: Kind) -> Callable[..., Any]:
+    first, later = arguments_of(of)
+    shown = [a.source for a in first] + (["*"] if later else []) + [a.source for a in later]
+    body = "\n        ".join(_Source(of, [*first, *later]).lines())
     # A closure, not a global of its own: torch.compile looks globals up in this module.
     source = (
-        f"def make(operation, name):\n"
-        f"    def {name}({parameters}):\n"
+        f"def make(operation, name, of, parameters, torchs, value_of, inf=float('inf')):\n"
+        f"    def {of.name}({', '.join(shown)}):\n"
         f"        {body}\n"
-        f"    return {name}"
+        f"    return {of.name}"
     )
+    made: dict[str, Any] = {}
     exec(source, globals(), made)
-    function: Callable[..., Any] = made["make"](which, name)
-    function.__module__, function.__qualname__ = "pullback.torch", name
-    function.__doc__ = docstring(function, which, torch_has)
+    parameters = {p.name: p for p in of.pair.parameters}
+    torchs = of.counterpart.run if of.counterpart else None
+    function: Callable[..., Any] = made["make"](
+        of.plain, of.name, of, parameters, torchs, arguments.value_of
+    )
+    function.__module__, function.__qualname__ = "pullback.torch", of.name
+    function.__doc__ = docstring(of, [*first, *later])
     return function

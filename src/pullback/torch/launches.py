@@ -8,23 +8,27 @@ torch's for the new tensor.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
 from ..api.plan import Runnable
-from ..core.declare import Op
+from ..core.declare import Role, Type
 from ..core.vocabulary import PlanPreference
-from ..cpu.codegen.block import SCRATCH
-from ..cpu.launch import Launch, run_phases
+from ..cpu.launch import Launch
+from ..cpu.program import Program
 from ..errors import UnsupportedError
-from ..memory.large_pages import LARGE, use_large_pages
+from ..memory.large_pages import LARGE
+from ..precision import forgets
 from ..threads import get_num_threads
-from .families import ELEMENTS, Family, Parameters
+from .arrays import ELEMENTS
+from .forms import Form, Parameters, unpacked
+
+if TYPE_CHECKING:
+    from .operations import Operation
 
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _MOST_LAUNCHES = 4096
@@ -38,59 +42,42 @@ class Prepared:
     params, backward_params
         Parameters with dims counted from the front, of this call and of its backward.
     shape
-        Shape of the result of a reduction; None where the result is laid out like the operand.
+        Shape of the one result; None where it is laid out like an operand.
     has_kernel
         False where there is nothing for a kernel to do.
+    run
+        ``run(addresses, tensors)`` of operands and results.
+    misaligned
+        For each operand, the bits of an address that would make it one.
     """
 
     __slots__ = (
-        "_large",
-        "_phases",
-        "_places",
-        "_template",
-        "_traffic",
-        "_workspace",
         "backward_params",
         "has_kernel",
         "misaligned",
         "params",
+        "run",
         "shape",
         "threads",
     )
 
-    def __init__(self, params: Parameters, backward_params: Parameters, item: int) -> None:
+    def __init__(
+        self, params: Parameters, backward_params: Parameters, tensors: Sequence[Tensor]
+    ) -> None:
         self.params = params
         self.backward_params = backward_params
-        self.misaligned = item - 1
+        self.misaligned = [t.element_size() - 1 for t in tensors]
         self.threads = get_num_threads()
         self.has_kernel = False
         self.shape: torch.Size | None = None
 
-    def set_launch(self, launch: Launch, names: tuple[str, ...], results: Sequence[Tensor]) -> None:
-        """Take over a launch; addresses will come in the order of ``names``, results last."""
+    def set_program(self, program: Program, names: tuple[str, ...], results: Sequence[Tensor]):
+        """Take over a program, the last operands of which are new results."""
+        sizes = [t.numel() * t.element_size() for t in results]
+        new = dict(zip(names[-len(sizes) :], sizes, strict=True))
+        program.mark_new({n: size for n, size in new.items() if size >= LARGE})
         self.has_kernel = True
-        before = len(names) - len(results)
-        sizes = [(before + k, t.numel() * t.element_size()) for k, t in enumerate(results)]
-        self._large = [(which, nbytes) for which, nbytes in sizes if nbytes >= LARGE]
-        self._template = array("q", launch.template.tolist())
-        self._places = [
-            (word, names.index(source), offset) for word, source, offset in launch.operand_words()
-        ]
-        self._phases, self._traffic = launch.phases, launch.traffic
-        self._workspace = launch.workspace
-
-    def run(self, tensors: tuple[Tensor, ...], *addresses: int) -> None:
-        """Run on operands and results, and their addresses."""
-        block = self._template[:]
-        for which, nbytes in self._large:
-            use_large_pages(addresses[which], nbytes)
-        for word, which, offset in self._places:
-            block[word] = addresses[which] + offset
-        own = None
-        if self._workspace:
-            own = torch.empty(self._workspace, dtype=torch.uint8, device="cpu")
-            block[SCRATCH] = own.data_ptr()
-        run_phases(self._phases, block, self._traffic, self.threads, (tensors, own))
+        self.run = program.run
 
 
 def is_dense(t: Tensor) -> bool:
@@ -120,7 +107,7 @@ def readable(t: Tensor) -> Tensor:
 
 
 class Launcher:
-    """One op on plain CPU tensors.
+    """One direction of an operation on plain CPU tensors.
 
     ``otherwise`` is called with the same arguments where there is nothing for a kernel to do: no
     elements, a dtype beyond the four, or parameters for which torch means something else.
@@ -130,17 +117,23 @@ class Launcher:
 
     def __init__(
         self,
-        family: Family,
-        op: Op,
+        operation: Operation,
+        form: Form,
         otherwise: Callable[..., Any],
         dispatched: Callable[..., Any],
     ) -> None:
-        self._family, self._op = family, op
+        self._operation, self._form = operation, form
         self._otherwise, self._dispatched = otherwise, dispatched
-        self._names = (*family.operands(op), *op.outputs)
+        self._names = tuple(o.name for o in (*form.reads, *form.writes))
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
-        self._empty = family.empty
-        self._weighted = "weight" in family.parameters
+        forgets(self._prepared.clear)
+        writes = form.writes
+        self._makes_one = len(writes) == 1 and writes[0].type is Type.ELEMENT
+        self._lead, self._like = form.lead, form.like if form.like is not None else -1
+        self._reals = [k for k, p in enumerate(form.parameters) if p.kind.usual == "float"]
+        self._flexible = [
+            o.name for o in (*form.reads, *form.writes) if o.type in (Type.INDEX, Type.STATE)
+        ]
 
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The result."""
@@ -148,6 +141,8 @@ class Launcher:
 
     def run_one(self, params: Parameters, x: Tensor) -> tuple[Any, Prepared]:
         """:meth:`run` for one operand and one result, which is most forwards."""
+        if self._reals:
+            return self.run(params, x)
         try:
             prepared = self._prepared.get((params, x.dtype, x.shape, x.stride()))
         except RuntimeError:  # no strides
@@ -157,10 +152,10 @@ class Launcher:
                 address = x.data_ptr()
             except RuntimeError:
                 return self.run(params, x)
-            if address and not address & prepared.misaligned and not x.is_neg():
+            if address and not address & prepared.misaligned[0] and not x.is_neg():
                 shape = prepared.shape
                 y = torch.empty_like(x) if shape is None else x.new_empty(shape)
-                prepared.run((x, y), address, y.data_ptr())
+                prepared.run((address, y.data_ptr()), (x, y))
                 return y, prepared
         return self.run(params, x)
 
@@ -172,14 +167,15 @@ class Launcher:
             check_dense(tensors)
             raise
         key: tuple[Any, ...] = (params, *layouts)
-        if self._weighted and params[0] == 0:
-            key = (*key, str(params[0]))  # 0.0 equals -0.0, the results do not
+        for k in self._reals:
+            if params[k] == 0:
+                key = (*key, str(params[k]))  # 0.0 equals -0.0, the results do not
         prepared = self._prepared.get(key)
         if prepared is None or prepared.threads != get_num_threads():
             if any(map(is_legacy_batchedtensor, tensors)):
                 return self._run_dispatched(params, tensors)
             check_dense(tensors)
-            if tensors[0].dtype in ELEMENTS:
+            if tensors[self._form.lead].dtype in ELEMENTS:
                 # What is prepared has the strides of its key: a copy has others, and its own key.
                 usable = tuple(map(readable, tensors))
                 if any(u is not t for u, t in zip(usable, tensors, strict=True)):
@@ -189,20 +185,25 @@ class Launcher:
             check_dense(tensors)
             return self._otherwise(prepared.params, *tensors), prepared
         addresses = []
-        for t in tensors:
+        for t, misaligned in zip(tensors, prepared.misaligned, strict=True):
             try:
                 address = t.data_ptr()
             except RuntimeError:
                 return self._run_dispatched(params, tensors)
-            if not address or address & prepared.misaligned or t.is_neg():
+            if not address or address & misaligned or t.is_neg():
                 return self.run(params, *map(readable, tensors))
             addresses.append(address)
-        results = self._empty(self._op, prepared.params, *tensors)
-        if len(results) == 1:
-            prepared.run((*tensors, *results), *addresses, results[0].data_ptr())
-            return results[0], prepared
-        prepared.run((*tensors, *results), *addresses, *[t.data_ptr() for t in results])
-        return results, prepared
+        if self._makes_one:
+            shape = prepared.shape
+            if shape is None:
+                result = torch.empty_like(tensors[self._like])
+            else:
+                result = tensors[self._lead].new_empty(shape)
+            prepared.run((*addresses, result.data_ptr()), (*tensors, result))
+            return result, prepared
+        results = self._form.empty(prepared.params, *tensors)
+        prepared.run((*addresses, *[t.data_ptr() for t in results]), (*tensors, *results))
+        return unpacked(results), prepared
 
     def _run_dispatched(
         self, params: Parameters, tensors: tuple[Tensor, ...]
@@ -213,29 +214,45 @@ class Launcher:
 
     def _describe(self, params: Parameters, tensors: tuple[Tensor, ...]) -> Prepared:
         backward_params = params
-        if self._op.direction == "forward":
-            params = self._family.canonical(params, tensors[0])
-            backward_params = self._family.backward_parameters(params, tensors[0])
-        return Prepared(params, backward_params, tensors[0].element_size())
+        if self._form.op.direction == "forward":
+            params = self._form.canonical(params, tensors)
+            backward_params = self._operation.backward_parameters(params, tensors)
+        return Prepared(params, backward_params, tensors)
 
     def _prepare(
         self, key: tuple[Any, ...], params: Parameters, tensors: tuple[Tensor, ...]
     ) -> Prepared:
-        family, op = self._family, self._op
+        form = self._form
         prepared = self._describe(params, tensors)
         params = prepared.params
-        if tensors[0].dtype in ELEMENTS and not family.is_degenerate(op, params, *tensors):
-            results = family.empty(op, params, *tensors)
-            views = family.views(op, params, *tensors, *results)
-            if all(0 not in v.shape for v in views.values()):
-                problem = family.problem(op, params, *tensors)
+        if not self._operation.is_for_torch(form, params, tensors):
+            results = form.empty(params, *tensors)
+            if all(t.numel() for t in (*tensors, *results)):
+                problem = form.problem(params, *tensors)
+                views = form.views(problem, *tensors, *results)
                 Runnable(problem, PlanPreference()).check(views)
                 strides = {n: v.strides for n, v in views.items()}
-                launch = Launch(problem, strides, prepared.threads)
-                prepared.set_launch(launch, self._names, results)
-                if results[0].shape != tensors[0].shape:
+                dtypes = {n: views[n].dtype for n in self._flexible}
+                launch = Launch(problem, strides, prepared.threads, dtypes)
+                prepared.set_program(launch.program, self._names, results)
+                if form.like is None or form.writes[0].role is Role.ROW:
                     prepared.shape = results[0].shape
         if len(self._prepared) >= _MOST_LAUNCHES:
             self._prepared.clear()
         self._prepared[key] = prepared
         return prepared
+
+
+class ByFunction(Launcher):
+    """One direction of an operation through the functions of ``pullback``, which cut rows."""
+
+    def run(self, params: Parameters, *tensors: Tensor) -> tuple[Any, Prepared]:
+        """The result, and what was found out about the call."""
+        if any(map(is_legacy_batchedtensor, tensors)):
+            return self._run_dispatched(params, tensors)
+        check_dense(tensors)
+        described = self._describe(params, tensors)
+        params = described.params
+        if self._operation.is_for_torch(self._form, params, tensors):
+            return self._otherwise(params, *tensors), described
+        return self._form.by_function(params, *map(readable, tensors)), described

@@ -8,17 +8,18 @@ plain CPU tensors, gradient wanted   ``Direct``, an old-style autograd.Function 
 torch.func, second derivatives       ``Composable`` and ``ComposableBackward``: kernels, with a
                                      rule for vmap
 compile, export, fake, meta, modes   the ops registered in :mod:`.library`
-forward mode, torch.func inside      torch's own function (:mod:`.counterparts`). There a custom
-compile, tensor subclasses, dtypes   Function's rules are ignored, its jvp gives wrong second
-beyond the four                      derivatives, or memory is not what it seems
+forward mode, torch.func inside      torch's own function (:mod:`.counterparts`), or the catalog's
+compile, tensor subclasses, dtypes   formula in torch ops. There a custom Function's rules are
+beyond the four                      ignored, its jvp gives wrong second derivatives, or memory is
+                                     not what it seems
 torch.jit.trace, sparse, nested      none: refused
 ===================================  ===========================================================
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,6 @@ from torch._C._functorch import (
     TransformType,
     get_interpreter_stack,
     is_functorch_wrapped_tensor,
-    is_legacy_batchedtensor,
     unwrap_if_dead,
 )
 from torch._subclasses import FakeTensor
@@ -39,16 +39,20 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import Function
 from torch.compiler import is_compiling
 
-from ..core.catalog import find
-from ..core.declare import Op
+from ..core.declare import Role
+from ..core.pair import Pair, pair_of
 from ..errors import UnsupportedError
+from .arrays import ELEMENTS
+from .autograd import backward_rules, forward_rules, make_composable, make_direct
 from .counterparts import COUNTERPARTS
-from .families import ELEMENTS, FAMILIES, Family, Parameters, Reduction, Segment
-from .launches import PLAIN, Launcher, check_dense, readable
+from .forms import Form, Parameters, as_tuple, unpacked
+from .launches import PLAIN, ByFunction, Launcher, check_dense
 from .library import define
-from .positions import positions
+from .paths import Path, backward_form
 
 _WITHOUT_MEMORY = (FakeTensor, FunctionalTensor)
+
+Names = tuple[str, ...]
 
 
 def _is_plain(t: Tensor) -> bool:
@@ -61,36 +65,141 @@ def _functionalizes() -> bool:
     return any(level.key() == TransformType.Functionalize for level in stack)
 
 
-class Operation:
-    """One kind of the catalog on torch tensors, differentiable any number of times."""
+class Kind:
+    """One kind of the catalog: what its operations share.
 
-    def __init__(self, kind: str, edition: int = 0) -> None:
-        self.kind = kind
-        self.family: Family = FAMILIES[find(kind, "forward").family](kind)
-        self.counterpart = COUNTERPARTS.get(kind)
-        self.name = (self.counterpart and self.counterpart.name) or kind
-        self.count = len(self.family.tensors)
-        family = self.family
-        suffix = f"_{edition}" if edition else ""
-        self.names = {op.direction: op.name + suffix for op in (family.forward, family.backward)}
-        if isinstance(family, Segment):
-            self.launch: Any = _ByFunction(family, family.forward, self._dispatched)
-            self.launch_backward: Any = _ByFunction(
-                family, family.backward, self._dispatched_backward
+    Attributes
+    ----------
+    usual
+        Names of operands that may be left out and are there in the plainest call: the ids, of an op
+        that rows are cut for by ids or by offsets.
+    cuts
+        Names of operands that cut rows into segments, one of which is there.
+    marks
+        Offsets that stand for another operand: a mask of where runs begin.
+    flags
+        Parameters that ask for outputs.
+    beyond
+        Parameters that torch's function does not have, with their defaults.
+    """
+
+    def __init__(self, pair: Pair, edition: int) -> None:
+        self.pair, self.edition = pair, edition
+        self.kind = pair.forward.kind
+        self.counterpart = COUNTERPARTS.get(self.kind)
+        self.name = (self.counterpart and self.counterpart.name) or self.kind
+        forward = pair.forward
+        optional = [o for o in forward.reads if o.optional]
+        self.usual: Names = tuple(o.name for o in optional if o.role is Role.IDS)
+        cuts = [o for o in forward.reads if o.role in (Role.IDS, Role.OFFSETS)]
+        self.cuts: Names = tuple(o.name for o in cuts if o.symbol == o.name)
+        self.marks = next((o for o in cuts if o.symbol != o.name), None)
+        asking = {o.asked_by for o in forward.writes}
+        self.flags: Names = tuple(p.name for p in pair.parameters if p.name in asking)
+        self.operations: dict[tuple[Names, Names], Operation] = {}
+        self.function: Callable[..., Any] | None = None
+        takes = ("ties", *self.counterpart.takes) if self.counterpart else ()
+        self.beyond = {p.name: p.default for p in pair.parameters if p.name not in takes}
+
+    @property
+    def plain(self) -> Operation:
+        """The operation with nothing that may be left out."""
+        return self.operation(self.usual, ())
+
+    def ordered(self, given: Collection[str]) -> Names:
+        """Names of operands in the order of the row."""
+        return tuple(n for n in self.pair.forward.optional if n in given)
+
+    def operation(self, given: Names, asked: Names) -> Operation:
+        """The operation with those operands that may be left out, and flags that are True."""
+        found = self.operations.get((given, asked))
+        return found or make_operation(self.kind, self.edition, given, asked)
+
+
+_lock = threading.RLock()
+_editions: dict[str, list[Kind]] = {}
+
+
+def kind_of(kind: str) -> Kind:
+    """What is known of a kind, made when it is first asked for."""
+    with _lock:
+        editions = _editions.setdefault(kind, [])
+        # A kind may be taken out of the catalog and put back with another formula; torch forgets
+        # none.
+        pair = pair_of(kind)
+        for made in editions:
+            if made.pair == pair:
+                return made
+        editions.append(Kind(pair, len(editions)))
+        return editions[-1]
+
+
+@torch.compiler.assume_constant_result
+def make_operation(kind: str, edition: int, given: Names, asked: Names) -> Operation:
+    """An operation of a kind, made when it is first asked for."""
+    with _lock:
+        of = _editions[kind][edition]
+        if (given, asked) not in of.operations:
+            of.operations[given, asked] = Operation(of, given, asked)
+        return of.operations[given, asked]
+
+
+def operation(kind: str) -> Operation:
+    """The plainest operation of a kind."""
+    return kind_of(kind).plain
+
+
+class Operation:
+    """A kind with a set of operands on torch tensors, differentiable any number of times.
+
+    Attributes
+    ----------
+    forward, backward
+        Its two directions; without a backward the results are constants.
+    linear
+        The backward reads neither variables nor outputs. Then the forward is a linear map, and is
+        its own derivative.
+    """
+
+    def __init__(self, of: Kind, given: Names, asked: Names) -> None:
+        self.of, self.given, self.asked = of, given, asked
+        self.kind, self.name = of.kind, of.name
+        pair, self.counterpart = of.pair, of.counterpart
+        self.is_torchs = given == of.usual and not asked
+        flags = {n: n in asked for n in of.flags}
+        parameters = tuple(
+            p for p in pair.parameters if p.name not in given and p.name not in of.flags
+        )
+        self.forward = Form(pair.forward, frozenset(given), flags, parameters)
+        self.count = len(self.forward.reads)
+        self.backward = backward_form(pair, self.forward)
+        self.linear = pair.is_linear(given)
+        self.path = Path(pair, self.forward, self.backward)
+        self.is_unary = self.path.is_unary
+        overload = "_".join((*(n for n in given if n not in of.usual), *asked))
+        suffix = f"_{of.edition}" if of.edition else ""
+        self.overload = f"{suffix}.{overload}" if overload else suffix
+        launcher = ByFunction if self.forward.has_checks else Launcher
+        self.launch = launcher(self, self.forward, self.reference_of, self._dispatched)
+        self.launch_backward = self.launch
+        if self.backward is not None:
+            self.launch_backward = launcher(
+                self, self.backward, self._without_kernel, self._dispatched_backward
             )
-        else:
-            self.launch = Launcher(family, family.forward, self.reference_of, self._dispatched)
-            self.launch_backward = Launcher(
-                family, family.backward, self._without_kernel, self._dispatched_backward
-            )
+            self.ComposableBackward = make_composable(self, self.backward, backward_rules(self))
+            # Past Python's Function.apply, which asks again what __call__ has asked (4 µs).
+            self._direct: Any = super(Function, make_direct(self)).apply  # type: ignore[misc]
+        # A formula is not for Dynamo to read: it is run when the graph is differentiated.
+        self._in_graph = torch.compiler.allow_in_graph(
+            lambda *arguments: self.reference(*arguments)
+        )
+        self.Composable = make_composable(self, self.forward, forward_rules(self))
         self.op, self.op_backward = define(self)
-        self.Direct = _make_direct(self)
-        # Past Python's Function.apply, which asks again what __call__ has asked (4 µs).
-        self._direct: Any = super(Function, self.Direct).apply  # type: ignore[misc]
-        self.Composable, self.ComposableBackward = _make_composable(self)
 
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The forward."""
+        if self.backward is None:
+            tensors = tuple(t.detach() for t in tensors)
         if is_compiling() or transforms_active() or forward_ad._current_level >= 0:
             return self._transformed(params, *tensors)
         self._refuse_tracing()
@@ -127,40 +236,40 @@ class Operation:
 
     def _transformed(self, params: Parameters, *tensors: Tensor) -> Any:
         """A call that is compiled, or inside torch.func or a dual level."""
-        params = self.family.canonical(params, tensors[0])
-        if self._is_for_torch(params, tensors):
+        params = self.forward.canonical(params, tensors)
+        if self.is_for_torch(self.forward, params, tensors):
             return self.reference(*tensors, *params)
         if is_compiling():
-            if transforms_active():
-                return self.reference(*tensors, *params)
-            return self.op(*tensors, *params)
+            if not transforms_active():
+                return self.op(*tensors, *params)
+            is_served = self._is_served(self.forward, params)
+            return (self.reference if is_served else self._in_graph)(*tensors, *params)
         self._refuse_tracing()
         if forward_ad._current_level >= 0 or _functionalizes():
             return self.reference(*tensors, *params)
         return self.Composable.apply(*tensors, *params)
 
-    def pull(self, params: Parameters, grad: Tensor, *saves: Tensor) -> Any:
-        """The backward, itself differentiable."""
-        family = self.family
-        if isinstance(family, Reduction) and family.spreads:
-            return family.spread(params, grad)
+    def pull(self, params: Parameters, *tensors: Tensor) -> Any:
+        """The backward, itself differentiable, of its operands in order."""
+        assert self.backward is not None
+        if self.backward.spreads:
+            return self.backward.spread(params, *tensors)
         if is_compiling():
             if transforms_active():
-                return self.reference_backward(grad, *saves, *params)
-            return self.op_backward(grad, *saves, *params)
+                return self.reference_backward(*tensors, *params)
+            return self.op_backward(*tensors, *params)
         if forward_ad._current_level >= 0:
-            return self.reference_backward(grad, *saves, *params)
+            return self.reference_backward(*tensors, *params)
         if transforms_active():
-            return self.ComposableBackward.apply(grad, *saves, *params)
-        tensors = (grad, *saves)
+            return self.ComposableBackward.apply(*tensors, *params)
         for t in tensors:
             if type(t) not in PLAIN or not t.is_cpu:
-                return self.op_backward(grad, *saves, *params)
+                return self.op_backward(*tensors, *params)
         if dispatch_modes():
-            return self.op_backward(grad, *saves, *params)
+            return self.op_backward(*tensors, *params)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return self.ComposableBackward.apply(grad, *saves, *params)
-        return self.launch_backward(params, grad, *saves)
+            return self.ComposableBackward.apply(*tensors, *params)
+        return self.launch_backward(params, *tensors)
 
     def _refuse_tracing(self) -> None:
         """torch.jit.trace writes down torch's calls: the empty result, not the kernel's work."""
@@ -170,26 +279,63 @@ class Operation:
                 f"or torch.compile, or torch's own function in what is traced"
             )
 
-    def evaluate(self, op: Op, params: Parameters, *tensors: Tensor) -> Any:
-        """The values of a call, in any context; no derivative is recorded."""
+    def backward_parameters(self, params: Parameters, tensors: Sequence[Tensor]) -> Parameters:
+        """Parameters of the backward, of canonical ones."""
+        if self.backward is None:
+            return params
+        return (*params, *self.backward.told(self.forward.shape(params, tensors)))
+
+    def evaluate(self, params: Parameters, *tensors: Tensor) -> Any:
+        """The values of the forward, in any context; no derivative is recorded."""
         tensors = tuple(t.detach() for t in tensors)
         if transforms_active():
-            function = self.Composable if op.direction == "forward" else self.ComposableBackward
-            return function.apply(*tensors, *params)
-        return self.base(op, params, *tensors)
+            return self.Composable.apply(*tensors, *params)
+        return self.base(self.forward, params, *tensors)
 
-    def _is_for_torch(self, params: Parameters, tensors: tuple[Tensor, ...]) -> bool:
-        family = self.family
-        return tensors[0].dtype not in ELEMENTS or family.is_degenerate(
-            family.forward, params, *tensors
-        )
+    def base(self, form: Form, params: Parameters, *tensors: Tensor) -> Any:
+        """A call below autograd and torch.func: no gradient is recorded."""
+        forward = form is self.forward
+        if all(map(_is_plain, tensors)) and not dispatch_modes():
+            return (self.launch if forward else self.launch_backward)(params, *tensors)
+        return (self.op if forward else self.op_backward)(*tensors, *params)
+
+    # Where torch's own function, or the formula in torch's ops, has to do it.
+
+    def is_for_torch(self, form: Form, params: Parameters, tensors: Sequence[Tensor]) -> bool:
+        """Whether kernels do not do it: other types, or torch means something else."""
+        dtype, counterpart = tensors[form.lead].dtype, self.counterpart
+        if dtype not in ELEMENTS:
+            return True
+        if counterpart is None or not self.is_torchs:
+            return False
+        if any(tensors[k].dtype != dtype for k in form.typed):
+            return True
+        if counterpart.means_otherwise is None:
+            return False
+        extent = form.extent(params, tensors)
+        return counterpart.means_otherwise(extent, **self._taken(form, params))
+
+    def _taken(self, form: Form, params: Parameters) -> dict[str, Any]:
+        """The parameters that torch's function takes."""
+        assert self.counterpart is not None
+        values = form.values(params)
+        return {n: values[n] for n in self.counterpart.takes}
+
+    def _is_served(self, form: Form, params: Parameters) -> bool:
+        """Whether torch has the kind with these parameters."""
+        if self.counterpart is None or not self.is_torchs:
+            return False
+        values = form.values(params)
+        if values.get("ties", self.counterpart.ties) != self.counterpart.ties:
+            return False
+        return all(values.get(n, usual) == usual for n, usual in self.of.beyond.items())
 
     def _elsewhere(self, params: Parameters, *tensors: Tensor) -> Any:
         """A call on tensors that are not plain CPU memory, or that a mode wants to see."""
         check_dense(tensors)
-        params = self.family.canonical(params, tensors[0])
+        params = self.forward.canonical(params, tensors)
         unknown = any(type(t) not in PLAIN and not isinstance(t, _WITHOUT_MEMORY) for t in tensors)
-        if unknown or self._is_for_torch(params, tensors):
+        if unknown or self.is_for_torch(self.forward, params, tensors):
             return self.reference(*tensors, *params)
         return self.op(*tensors, *params)
 
@@ -199,278 +345,125 @@ class Operation:
     def _dispatched_backward(self, *arguments: Any) -> Any:
         return self.op_backward(*arguments)
 
-    def base(self, op: Op, params: Parameters, *tensors: Tensor) -> Any:
-        """A call below autograd and torch.func: no gradient is recorded."""
-        forward = op.direction == "forward"
-        if all(map(_is_plain, tensors)) and not dispatch_modes():
-            return (self.launch if forward else self.launch_backward)(params, *tensors)
-        return (self.op if forward else self.op_backward)(*tensors, *params)
-
-    def saved(self, tensors: tuple[Tensor, ...], y: Tensor) -> tuple[Tensor, ...]:
-        """What the backward needs of the forward's operands and result."""
-        held = {**dict(zip(self.family.tensors, tensors, strict=True)), "y": y}
-        return tuple(held[n] for n in self.family.saves)
-
     def reference_of(self, params: Parameters, *tensors: Tensor) -> Any:
         """:meth:`reference`, with the arguments of a launch."""
         return self.reference(*tensors, *params)
 
     def reference(self, *arguments: Any) -> Any:
         """The forward in torch's own ops: right under every transform."""
-        if self.counterpart is None:
-            return self.family.evaluated(
-                self.family.forward, arguments[self.count :], *arguments[: self.count]
-            )
-        if self.family.ties and arguments[-1] != self.counterpart.ties:
-            return self._by_winners(arguments[0], arguments[1:])
-        return self.counterpart.run(*arguments)
+        tensors, params = arguments[: self.count], arguments[self.count :]
+        if self._is_served(self.forward, params):
+            assert self.counterpart is not None
+            return self.counterpart.run(*tensors, **self._taken(self.forward, params))
+        if self.backward is not None and self.path.has_policy:
+            return self._by_policy(params, tensors)
+        return self.forward.evaluated(params, *tensors)
 
-    def _by_winners(self, x: Tensor, params: Parameters) -> Tensor:
-        """An extreme with ties other than torch's, as a selection of elements of ``x``."""
-        y = self.evaluate(self.family.forward, params, x)
-        if isinstance(self.family, Reduction) and params[-1] not in ("first", "last"):
-            raise UnsupportedError(
-                f"{self.kind}: ties={params[-1]!r} is not available here, where a derivative is "
-                f"taken through torch's own ops"
-            )
-        return self.transpose(params, x, x, y)
+    def _by_policy(self, params: Parameters, tensors: tuple[Tensor, ...]) -> Any:
+        """A forward whose derivative is the backward's to say, as at ties: made linear here."""
+        path, held = self.path, tuple(t.detach() for t in tensors)
+        results = as_tuple(self.evaluate(params, *tensors))
+        saves = path.saved(held, results)
+        backward_params = self.backward_parameters(params, held)
 
-    def reference_backward(self, grad: Tensor, *arguments: Any) -> Any:
+        def pull(*grads: Tensor) -> Any:
+            return as_tuple(self.reference_backward(*path.joined(grads, saves), *backward_params))
+
+        zeros = [torch.zeros_like(results[k]) for k in path.differentiable]
+        outer = tuple(tensors[k] for k in path.variables)
+        pushed = torch.func.vjp(pull, *zeros)[1](outer)
+        found = list(results)
+        for k, p in zip(path.differentiable, pushed, strict=True):
+            # An infinite extreme is the element itself; any other has the kernel's own value.
+            moved = results[k] + (p - p.detach())
+            found[k] = torch.where(torch.isfinite(p), moved, p)
+        return unpacked(found)
+
+    def reference_backward(self, *arguments: Any) -> Any:
         """The backward in torch's own ops."""
-        count = len(self.family.saves)
-        saves, params = arguments[:count], arguments[count:]
-        if self.family.linear:
-            return self._reference_backward_of_linear(params, grad, *saves)
-        if self.counterpart is None or self.counterpart.rough_backward:
-            return self.family.evaluated(self.family.backward, params, grad, *saves)
+        form = self.backward
+        assert form is not None
+        tensors, params = arguments[: len(form.reads)], arguments[len(form.reads) :]
+        if not self._goes_through_torch(params):
+            return form.evaluated(params, *tensors)
+        assert self.counterpart is not None
         if self.counterpart.backward is not None:
-            return self.counterpart.backward(grad, *saves, *params)
+            return self.counterpart.backward(*tensors, **self._taken(form, params))
+        held = dict(zip((o.name for o in form.reads), tensors, strict=True))
+        if self.linear:
+            empty = form.empty(params, *tensors)
+            held |= dict(zip(self.path.variable_names, map(torch.zeros_like, empty), strict=True))
+        names = [o.name for o in self.forward.reads]
+        varying = self.path.variable_names
 
-        def forward(x: Tensor) -> Any:
-            return self.reference(x, *params)
+        def forward(*variables: Tensor) -> Any:
+            given = {**held, **dict(zip(varying, variables, strict=True))}
+            own = params[: len(self.forward.parameters)]
+            return self.reference(*[given[n] for n in names], *own)
 
-        return torch.func.vjp(forward, saves[0])[1](grad)[0]
+        grads = tensors[self.path.grads[0]]
+        return unpacked(torch.func.vjp(forward, *[held[n] for n in varying])[1](grads))
 
-    def _reference_backward_of_linear(
-        self, params: Parameters, grad: Tensor, *saves: Tensor
-    ) -> Any:
-        inputs = self.family.empty(self.family.backward, params, grad, *saves)
-        own = params[: len(self.family.parameters)]
-
-        def forward(*inputs: Tensor) -> Any:
-            return self.reference(*inputs, *saves, *own)
-
-        grads = torch.func.vjp(forward, *map(torch.zeros_like, inputs))[1](grad)
-        return grads[0] if len(grads) == 1 else grads
+    def _goes_through_torch(self, params: Parameters) -> bool:
+        """Whether torch's own derivative is the backward."""
+        assert self.backward is not None
+        if not self._is_served(self.backward, params):
+            return False
+        assert self.counterpart is not None
+        return not self.counterpart.rough_backward
 
     def _without_kernel(self, params: Parameters, *tensors: Tensor) -> Any:
-        results = self.family.empty(self.family.backward, params, *tensors)
-        if results[0].numel():
+        assert self.backward is not None
+        results = self.backward.empty(params, *tensors)
+        if any(t.numel() for t in results):
             return self.reference_backward(*tensors, *params)
-        return results[0] if len(results) == 1 else results
-
-    def transpose(self, params: Parameters, t: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The backward of an extreme is linear in its gradient; this is its transpose at ``t``."""
-        if not isinstance(self.family, Reduction):
-            where = positions(x.detach(), y.detach(), *params)
-            return t.gather(params[0], where) if t.dim() else t
-        dims, keepdim = params[0], params[1]
-        weights = self.evaluate(
-            self.family.backward, params, torch.ones_like(y), *self.saved((x,), y)
-        )
-        weighted = torch.where(weights == 0, 0, weights * t)
-        total: Tensor = COUNTERPARTS["sum"].run(weighted, dims, keepdim)
-        return total
+        return unpacked(results)
 
     def pull_twice(
-        self, params: Parameters, saves: tuple[Tensor, ...], grad: Tensor, *outer: Tensor
+        self, params: Parameters, tensors: Sequence[Tensor], outer: Sequence[Tensor]
     ) -> tuple[Any, ...]:
-        """Gradients of the backward by its gradient operand and by each of the saves."""
-        family, counterpart = self.family, self.counterpart
+        """Gradients of the backward by each of its operands."""
+        form, path = self.backward, self.path
+        assert form is not None
         # What a finished transform had wrapped does not nest in the ones below.
-        grad, saves = unwrap_if_dead(grad), tuple(map(unwrap_if_dead, saves))
-        if family.linear:
-            own = params[: len(family.parameters)]
-            return (self(own, *outer, *saves), *[None] * len(saves))
-        (t,) = outer
-        if family.ties:
-            x = saves[0]
-            y = saves[1] if len(saves) > 1 else self.evaluate(family.forward, params, x)
-            return (self.transpose(params, t, x, y), *[None] * len(saves))
+        tensors = tuple(map(unwrap_if_dead, tensors))
+        found: list[Any] = [None] * len(tensors)
+        if self.linear and path.constants is not None:
+            own = params[: len(self.forward.parameters)]
+            given = dict(zip(path.variables, outer, strict=True))
+            given |= {at: tensors[k] for at, k in path.constants.items()}
+            results = as_tuple(self(own, *[given[k] for k in range(self.count)]))
+            for k, output in zip(path.grads, path.differentiable, strict=True):
+                found[k] = results[output]
+            return tuple(found)
+        through = self._goes_through_torch(params)
+        assert self.counterpart is not None or not through
         # torch's own backward computes the output again: what flows by the output is part of the
-        # input's share.
-        reads_all = counterpart is None or counterpart.rough_backward or counterpart.backward
-        read = saves if reads_all else saves[:1]
-
-        def backward(grad: Tensor, *read: Tensor) -> Any:
-            return self.reference_backward(grad, *read, *saves[len(read) :], *params)
-
-        by_grad, *by_saves = torch.func.vjp(backward, grad, *read)[1](t)
-        return (by_grad, *by_saves, *[None] * (len(saves) - len(read)))
-
-
-class _ByFunction:
-    """An op called through the functions of ``pullback``."""
-
-    def __init__(self, family: Family, op: Op, dispatched: Callable[..., Any]) -> None:
-        self._family, self._op, self._dispatched = family, op, dispatched
-
-    def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
-        if any(map(is_legacy_batchedtensor, tensors)):
-            return self._dispatched(*tensors, *params)
-        check_dense(tensors)
-        return self._family.by_function(self._op, params, *map(readable, tensors))
-
-
-def _make_direct(operation: Operation) -> type[Function]:
-    if operation.count == 1:
-        forward = _unary_forward(operation.launch, operation.family.saves)
-        backward = _unary_backward(operation)
-    else:
-        forward, backward = _forward(operation), _backward(operation)
-    # Made by a call: the node of the graph takes its name when the class is made.
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return types.new_class(
-        f"Pullback_{operation.kind}", (Function,), exec_body=lambda body: body.update(methods)
-    )
-
-
-def _forward(operation: Operation) -> Callable[..., Tensor]:
-    launch = operation.launch
-
-    def forward(ctx: Any, params: Parameters, *tensors: Tensor) -> Tensor:
-        if isinstance(launch, Launcher):
-            y, prepared = launch.run(params, *tensors)
-            ctx.params = prepared.backward_params
+        # input's share. So it is here, for an output that autograd takes for a constant.
+        if through and self.counterpart.backward is None:  # type: ignore[union-attr]
+            read = [k for k in path.differentiated if k not in path.saved_outputs]
         else:
-            y, ctx.params = launch(params, *tensors), params
-        ctx.save_for_backward(*operation.saved(tensors, y))
-        return y
+            read = [k for k in path.differentiated if k not in path.lost]
 
-    return forward
+        def backward(*varying: Tensor) -> Any:
+            held = list(tensors)
+            for k, t in zip(read, varying, strict=True):
+                held[k] = t
+            if path.lost:
+                self._recompute(params, held)
+            return as_tuple(self.reference_backward(*held, *params))
 
+        shares = torch.func.vjp(backward, *[tensors[k] for k in read])[1](tuple(outer))
+        for k, share in zip(read, shares, strict=True):
+            found[k] = share
+        return tuple(found)
 
-def _backward(operation: Operation) -> Callable[..., Any]:
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        result = operation.pull(ctx.params, grad, *ctx.saved_tensors)
-        results = result if isinstance(result, tuple) else (result,)
-        return (None, *results, *[None] * (operation.count - len(results)))
-
-    return backward
-
-
-def _unary_forward(launch: Launcher, saves: tuple[str, ...]) -> Callable[..., Tensor]:
-    run = launch.run_one
-    saves_x, saves_y = "x" in saves, "y" in saves
-
-    def forward(ctx: Any, params: Parameters, x: Tensor) -> Tensor:
-        y, prepared = run(params, x)
-        ctx.params = prepared.backward_params
-        if saves_x:
-            if saves_y:
-                ctx.save_for_backward(x, y)
-            else:
-                ctx.save_for_backward(x)
-        elif saves_y:
-            ctx.save_for_backward(y)
-        return y
-
-    return forward
-
-
-def _unary_backward(operation: Operation) -> Callable[..., Any]:
-    pull = operation.pull
-
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return None, pull(ctx.params, grad, *ctx.saved_tensors)
-
-    return backward
-
-
-def _make_composable(operation: Operation) -> tuple[type[Function], type[Function]]:
-    family, count = operation.family, operation.count
-    held = 1 + len(family.saves)
-
-    class Composable(Function):
-        @staticmethod
-        def forward(*arguments: Any) -> Any:
-            return operation.base(family.forward, arguments[count:], *arguments[:count])
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-            tensors, params = inputs[:count], inputs[count:]
-            ctx.params = family.backward_parameters(params, tensors[0])
-            ctx.arguments = len(inputs)
-            ctx.save_for_backward(*operation.saved(tensors, output))
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            result = operation.pull(ctx.params, grad, *ctx.saved_tensors)
-            results = result if isinstance(result, tuple) else (result,)
-            return (*results, *[None] * (ctx.arguments - len(results)))
-
-        @staticmethod
-        def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
-            return _over_batch(
-                operation.family.forward, operation, info.batch_size, in_dims, arguments, count
-            )
-
-    class ComposableBackward(Function):
-        @staticmethod
-        def forward(*arguments: Any) -> Any:
-            return operation.base(family.backward, arguments[held:], *arguments[:held])
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            ctx.params = inputs[held:]
-            ctx.save_for_backward(*inputs[:held])
-
-        @staticmethod
-        def backward(ctx: Any, *outer: Tensor) -> Any:
-            grad, *saves = ctx.saved_tensors
-            grads = operation.pull_twice(ctx.params, tuple(saves), grad, *outer)
-            return (*grads, *[None] * len(ctx.params))
-
-        @staticmethod
-        def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
-            return _over_batch(
-                operation.family.backward, operation, info.batch_size, in_dims, arguments, held
-            )
-
-    Composable.__name__ = Composable.__qualname__ = f"Pullback_{family.forward.name}"
-    ComposableBackward.__name__ = f"Pullback_{family.backward.name}"
-    ComposableBackward.__qualname__ = ComposableBackward.__name__
-    return Composable, ComposableBackward
-
-
-def _over_batch(
-    op: Op,
-    operation: Operation,
-    size: int,
-    in_dims: tuple[Any, ...],
-    arguments: tuple[Any, ...],
-    count: int,
-) -> Any:
-    """A batch of calls as one call."""
-    batches = list(zip(arguments[:count], in_dims[:count], strict=True))
-    call = operation.family.batched(op, arguments[count:], size, batches)
-    run = operation if op.direction == "forward" else operation.pull
-    result = run(call.parameters, *call.tensors)
-    if isinstance(result, tuple):
-        return tuple(call.finish(t) for t in result), (call.dim,) * len(result)
-    return call.finish(result), call.dim
-
-
-_editions: dict[str, list[Operation]] = {}
-
-
-def operation(kind: str) -> Operation:
-    """The operation of a kind, made when it is first asked for."""
-    editions = _editions.setdefault(kind, [])
-    # A kind may be taken out of the catalog and put back with another formula; torch forgets none.
-    rows = (find(kind, "forward"), find(kind, "backward"))
-    for made in editions:
-        if (made.family.forward, made.family.backward) == rows:
-            return made
-    editions.append(Operation(kind, len(editions)))
-    return editions[-1]
+    def _recompute(self, params: Parameters, held: list[Tensor]) -> None:
+        """Outputs that the backward reads and autograd takes for constants, from the operands."""
+        assert self.backward is not None
+        known = {o.name: t for o, t in zip(self.backward.reads, held, strict=True)}
+        own = params[: len(self.forward.parameters)]
+        given = [known[o.name] for o in self.forward.reads]
+        results = as_tuple(self.forward.evaluated(own, *given))
+        for k, output in self.path.lost.items():
+            held[k] = results[output]

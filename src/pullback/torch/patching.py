@@ -14,11 +14,10 @@ from torch._C import _is_tracing as is_tracing
 from torch.compiler import is_compiling
 from torch.jit._builtins import _get_builtin_table as script_names
 
-from .counterparts import COUNTERPARTS
-from .families import ELEMENTS, Lerp, Reduction, Scan, Softmax
+from .arrays import ELEMENTS
+from .counterparts import COUNTERPARTS, Counterpart
 from .functions import make_function
 from .launches import PLAIN, is_dense
-from .operations import operation
 
 _lock = threading.RLock()
 _depth = 0
@@ -29,78 +28,18 @@ def _is_served(x: Any) -> bool:
     return type(x) in PLAIN and x.is_cpu and x.dtype in ELEMENTS and is_dense(x)
 
 
-def _is_dim(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _fits(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether what we would be called with after the input is served."""
+    dtype = kwargs.get("dtype", x.dtype)
+    others = [t for t in args if isinstance(t, Tensor)]
+    return dtype in ELEMENTS and all(_is_served(t) and t.dtype == x.dtype for t in others)
 
 
-def _are_dims(value: Any) -> bool:
-    if value is None or _is_dim(value):
-        return True
-    return isinstance(value, (tuple, list)) and all(map(_is_dim, value))
-
-
-def _is_dtype(value: Any) -> bool:
-    return value is None or value in ELEMENTS
-
-
-# Each takes what torch's function takes and returns what ours is to be called with after the input,
-# or None where torch's own has to do it. A call that does not fit raises TypeError.
-
-
-def _scan(input: Any, dim: Any, *, dtype: Any = None) -> Any:
-    if not _is_dim(dim) or not _is_dtype(dtype):
-        return None
-    return (dim,), {"dtype": dtype} if dtype is not None else {}
-
-
-def _softmax(input: Any, dim: Any, dtype: Any = None, *, _stacklevel: int = 3) -> Any:
-    return ((dim,), {"dtype": dtype}) if _is_dim(dim) and _is_dtype(dtype) else None
-
-
-def _reduction(input: Any, dim: Any = None, keepdim: Any = False, *, dtype: Any = None) -> Any:
-    if not _are_dims(dim) or not isinstance(keepdim, bool) or not _is_dtype(dtype):
-        return None
-    return (dim, keepdim), {"dtype": dtype} if dtype is not None else {}
-
-
-def _dims_reduction(input: Any, dim: Any, keepdim: Any = False) -> Any:
-    return _reduction(input, dim, keepdim) if dim is not None else None
-
-
-def _corrected(input: Any, dim: Any = None, *, correction: Any = 1, keepdim: Any = False) -> Any:
-    if not _are_dims(dim) or not isinstance(keepdim, bool) or correction is None:
-        return None
-    return (dim,), {"correction": correction, "keepdim": keepdim}
-
-
-def _norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: Any = False, *, dtype: Any = None) -> Any:
-    return _reduction(x, dim, keepdim, dtype=dtype) if ord == 2 else None
-
-
-def _lerp(input: Any, end: Any, weight: Any) -> Any:
-    if not isinstance(weight, (int, float)) or not _is_served(end):
-        return None
-    return ((end, weight), {}) if end.dtype == input.dtype else None
-
-
-def _arguments_of(kind: str) -> Callable[..., Any]:
-    family = operation(kind).family
-    if isinstance(family, Scan):
-        return _scan
-    if isinstance(family, Softmax):
-        return _softmax
-    if isinstance(family, Lerp):
-        return _lerp
-    assert isinstance(family, Reduction)
-    if family.corrected:
-        return _corrected
-    if COUNTERPARTS[kind].homes[0] == "torch.linalg.vector_norm":
-        return _norm
-    return _dims_reduction if COUNTERPARTS[kind].needs_dim else _reduction
-
-
-def _routed(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
-    function, arguments = make_function(kind), _arguments_of(kind)
+def _routed(
+    original: Callable[..., Any], function: Callable[..., Any], counterpart: Counterpart
+) -> Callable[..., Any]:
+    arguments = counterpart.routed
+    assert arguments is not None
 
     @functools.wraps(original)
     def routed(*args: Any, **kwargs: Any) -> Any:
@@ -110,7 +49,7 @@ def _routed(original: Callable[..., Any], kind: str) -> Callable[..., Any]:
                 fitting = arguments(*args, **kwargs)
             except TypeError:
                 fitting = None
-            if fitting is not None:
+            if fitting is not None and _fits(x, *fitting):
                 return function(x, *fitting[0], **fitting[1])
         return original(*args, **kwargs)
 
@@ -130,10 +69,12 @@ def _install() -> None:
     # the first use of forward mode, and would not know the routed ones.
     names = script_names()
     for kind, counterpart in COUNTERPARTS.items():
+        function = make_function(kind) if counterpart.homes else None
         for home in counterpart.homes:
             owner, name = _owner(home)
             original = getattr(owner, name)
-            ours = _routed(original, kind)
+            assert function is not None
+            ours = _routed(original, function, counterpart)
             _originals.append((owner, name, name in vars(owner), original, ours))
             setattr(owner, name, ours)
             if id(original) in names:

@@ -15,7 +15,7 @@ from torch._C import _len_torch_dispatch_stack as dispatch_modes
 from torch.compiler import is_compiling
 
 from ..threads import get_num_threads
-from .families import ELEMENTS
+from .arrays import ELEMENTS
 
 _cummax, _cummin = torch.cummax, torch.cummin
 # The bits of infinity, above which lie the NaNs.

@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 from ..cpu.codegen.block import set_word, word
 from ..cpu.codegen.lanes import I64
 from ..cpu.compile import code_digest, compile_kernel
-from ..formulas.scan import CUMMAX
+from ..formulas.record import RowFormula
 
 TILE = 512  # columns of a unit: a row of indices stays in the first cache
 
@@ -77,7 +77,7 @@ def _make(bits: int) -> Callable[..., None]:
 @cache
 def _kernel(bits: int) -> Any:
     name = f"positions-{bits}-{code_digest((_make,))}"
-    return compile_kernel(name, CUMMAX, lambda: _make(bits))
+    return compile_kernel(name, RowFormula(), lambda: _make(bits))
 
 
 def kernel_address(bits: int) -> int:

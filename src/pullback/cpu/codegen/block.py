@@ -7,30 +7,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ..words import AXIS, AXIS_RANK, OPERANDS, ORIGIN, OUTER, OUTER_RANK, STREAMED, TURN
 from .lanes import I32, I64
-
-# Words of the block, int64 each.
-UNITS = 0  # independent rows, or rows of tiles
-EXTENT = 1  # length of the op's axis (of the product of its axes)
-BLOCKS = 2  # blocks the axis is cut into
-SCRATCH = 3  # address of the workspace
-OUTER_RANK = 4
-AXIS_RANK = 5
-OUTER = 6  # word at which the outer sizes begin, followed by strides per operand
-AXIS = 7  # word at which the axis sizes begin, followed by strides per operand
-COLUMNS = 8  # number of columns (columns schedules)
-TILE = 9  # columns per tile
-TILES = 10  # tiles per unit
-CONSTANTS = 11  # float64 bits of extent, correction, weight
-FRONT = 14  # float64 bits of the index of the first position in forward order
-STRAINED = 15  # set by a plain kernel that met what only scaled arithmetic can hold
-PARTS = 16  # parts a row is cut into, where threads share rows
-STREAMED = 17  # alignment from which outputs are written past the caches, or 0: never
-ORIGIN = 18  # index, in memory, of the position that the loops come to first
-TURN = 19  # 1, or -1 where the loops go from the last index to the first
-OPERANDS = 20  # address and column stride of each operand
-
-CONSTANT_NAMES = ("extent", "correction", "weight")
 
 
 @intrinsic

@@ -16,8 +16,7 @@ from llvmlite import ir
 
 from ...formulas import primitives as scalar
 from ...formulas.bind import Binder
-
-LANES = 8
+from ..words import LANES as LANES
 
 # Adding this to a number below 2**51 rounds it to an integer e and leaves e + 1023, the exponent
 # field of 2**e, in the low bits.

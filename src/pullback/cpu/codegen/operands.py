@@ -13,11 +13,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from ..words import AXIS, AXIS_RANK, CONSTANT_NAMES, CONSTANTS
 from .block import (
-    AXIS,
-    AXIS_RANK,
-    CONSTANT_NAMES,
-    CONSTANTS,
     axis_offset,
     emit_axis_stride,
     emit_column_stride,
@@ -27,7 +24,7 @@ from .block import (
     word,
 )
 from .jit import inner
-from .lanes import I32, I64, LANES, constant, doubles, splat
+from .lanes import I64, LANES
 from .storage import Edge
 from .vectors import Vector, set_double, set_vector, stack, unpack, vector_at, vectors
 
@@ -39,7 +36,7 @@ def constants(context, p):
     """Extent, correction, weight and the index of the first position, in every lane."""
     count = len(CONSTANT_NAMES) + 1
     kind = vectors(count)
-    edge = Edge("f64")
+    edge = Edge("f64", plain_nan=True)
 
     def codegen(ctx, builder, sig, args):
         first = builder.add(args[0], I64(8 * CONSTANTS))
@@ -147,7 +144,7 @@ class Operands:
     promises that neighbouring lanes are neighbours in memory, for all of them; ``flipped`` that
     they are so in descending order, and then the first position comes in the last lane. ``types``
     are those of operands that do not have the op's element type; ``ends`` are the outputs that a
-    scan writes at the end of a row.
+    scan writes at the end of a row. ``singles`` lets elements be computed on float32 lanes.
     """
 
     def __init__(
@@ -163,7 +160,9 @@ class Operands:
         flipped=False,
         types: Mapping[str, str] | None = None,
         ends=(),
+        singles=False,
     ):
+        self.singles = singles
         self.full, self.row, self.outputs = tuple(full), tuple(row), tuple(outputs)
         # A formula gives all outputs; only those at these positions are written.
         self.written = tuple(range(len(self.outputs))) if written is None else written
@@ -171,7 +170,9 @@ class Operands:
         self.ends = tuple(ends)
         names = (*self.full, *self.row, *(self.outputs[w] for w in self.written))
         stored = types or {}
-        self.edges = [Edge(stored.get(n.removesuffix("_before"), element)) for n in names]
+        held = [stored.get(n.removesuffix("_before"), element) for n in names]
+        # A state of float64 may bring a NaN that a narrower type cannot hold.
+        self.edges = [Edge(k, plain_nan=k == "f64" and element != "f64") for k in held]
         self.packed, self.flipped = packed, flipped
         count = len(self.full) + len(self.row) + len(self.written)
         self.count = count
@@ -193,26 +194,32 @@ class Operands:
         self.fetch_row_columns = self._straight_fetch(row_at)
         self.put_columns = self._straight_put(self.finished)
         self.put_end_columns = self._straight_put(self.ended)
+        self.bent = bent
         if bent:
-            kinds = {e.element: e for e in self.edges}
-            tools = {f"fetch_{k}": make_bent_fetch(e) for k, e in kinds.items()}
-            tools |= {f"put_{k}": make_bent_put(e) for k, e in kinds.items()}
-            self.fetch_full = _each_operand(
-                "fetch_full",
-                "p, addresses, strides, index, count",
-                "fetch_{e}(p, {o}, addresses[{o}], strides[{o}], index, count)",
-                [(o, o, self.edges[o].element) for o in (full_at if self.full else [0])],
-                tools,
-            )
-            self.put_outputs = _each_operand(
-                "put_outputs",
-                "p, addresses, strides, index, count, values",
-                "put_{e}(p, {o}, addresses[{o}], strides[{o}], index, count, values[{w}])",
-                [(o, w, self.edges[o].element) for o, w in self.finished],
-                tools,
-            )
+            self.fetch_full = self._bent_fetch(full_at if self.full else [0])
+            self.put_outputs = self._bent_put()
         else:
             self.fetch_full, self.put_outputs = self.fetch_columns, self.put_columns
+
+    def _bent_fetch(self, places):
+        kinds = {e.element: e for e in self.edges}
+        return _each_operand(
+            "fetch_full",
+            "p, addresses, strides, index, count",
+            "fetch_{e}(p, {o}, addresses[{o}], strides[{o}], index, count)",
+            [(o, o, self.edges[o].element) for o in places],
+            {f"fetch_{k}": make_bent_fetch(e) for k, e in kinds.items()},
+        )
+
+    def _bent_put(self):
+        kinds = {e.element: e for e in self.edges}
+        return _each_operand(
+            "put_outputs",
+            "p, addresses, strides, index, count, values",
+            "put_{e}(p, {o}, addresses[{o}], strides[{o}], index, count, values[{w}])",
+            [(o, w, self.edges[o].element) for o, w in self.finished],
+            {f"put_{k}": make_bent_put(e) for k, e in kinds.items()},
+        )
 
     def _placed(self, group) -> list[tuple[int, int]]:
         """Of outputs of one function: which operand each is that is written, and which value."""
@@ -439,57 +446,7 @@ class Operands:
 
     def fetch_one(self, operand: int):
         """``fetch`` of a single full operand, for a position of its own."""
-        return self._straight_fetch([operand])
-
-    def replace(self, operand: int):
-        """``replaced(full, one)``: a tuple of full operands with another vector for one of them."""
-        kind = vectors(len(self.full))
-
-        @intrinsic
-        def replaced(context, full, one):
-            def codegen(ctx, builder, sig, args):
-                items = unpack(builder, args[0])
-                (items[operand],) = unpack(builder, args[1])
-                return ctx.make_tuple(builder, kind, items)
-
-            return kind(kind, one), codegen
-
-        return replaced
-
-    def moved_in(self, border: float):
-        """``moved(one)``: lanes moved on by one position, the border in the place of the first."""
-        flipped = self.flipped
-
-        @intrinsic
-        def moved(context, one):
-            def codegen(ctx, builder, sig, args):
-                (v,) = unpack(builder, args[0])
-                back = 1 if flipped else -1
-                order = [lane + back for lane in range(LANES)]
-                order = [k if 0 <= k < LANES else LANES for k in order]
-                v = builder.shuffle_vector(v, doubles(border), constant(order, I32))
-                return ctx.make_tuple(builder, vectors(1), [v])
-
-            return vectors(1)(vectors(1)), codegen
-
-        return moved
-
-    def filled_in(self, border: float):
-        """``filled(one, count)``: the border behind the first ``count`` positions."""
-        flipped = self.flipped
-        lanes = range(LANES - 1, -1, -1) if flipped else range(LANES)
-
-        @intrinsic
-        def filled(context, one, count):
-            def codegen(ctx, builder, sig, args):
-                (v,) = unpack(builder, args[0])
-                there = builder.icmp_signed("<", constant(lanes, I64), splat(builder, args[1]))
-                v = builder.select(there, v, doubles(border))
-                return ctx.make_tuple(builder, vectors(1), [v])
-
-            return vectors(1)(vectors(1), types.int64), codegen
-
-        return filled
+        return self._bent_fetch([operand]) if self.bent else self._straight_fetch([operand])
 
     def _row_fetch(self):
         edges, row_at = self.edges, self.row_at

@@ -1,24 +1,24 @@
 """Where storage meets arithmetic: eight elements in, eight elements out.
 
 Every element is widened to float64 when it is read and rounded once to its storage type when it is
-written (float16 and bfloat16 from the float32 nearest to the float64 value).
+written.
 """
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 from llvmlite import binding, ir
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 
-from ...core.elements import ELEMENTS
-from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, constant, splat
+from ..words import ITEMSIZE as ITEMSIZE
+from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, constant, doubles, splat
 
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
 I16 = ir.IntType(16)
 
-ITEMSIZE = {name: element.itemsize for name, element in ELEMENTS.items()}
 _MASK = ir.VectorType(ir.IntType(1), LANES)
 _STORAGE = {
     "f64": DOUBLE,
@@ -112,7 +112,8 @@ def _float_to_bfloat(builder, v):
     """Round to nearest even.
 
     A NaN comes from an operand, whose low 16 bits are 0, or from arithmetic, which makes
-    0x7fc00000: neither carries over into infinity.
+    0x7fc00000: neither carries over into a number. float64 operands are read so that none of
+    theirs does (``plain_nan``).
     """
     u = builder.bitcast(v, _as(v, I32))
     odd = builder.and_(builder.lshr(u, _ints(v, 16)), _ints(v, 1))
@@ -150,11 +151,34 @@ def widen(builder, v, element: str, native_half: bool):
     return builder.fpext(to_float(builder, v, element, native_half), DOUBLES)
 
 
+# Bits of a float64 that no float16 or bfloat16 has, nor the number halfway between two of them.
+_BELOW = (1 << 40) - 1
+
+
+def _rounded_to_odd(builder, v):
+    """float64 with 12 bits behind the point, the last of them set if any was cut off.
+
+    float32 holds these, bfloat16's subnormal numbers included, and what is halfway between two
+    narrow numbers stays the only one that is taken for it: the next rounding is the only one.
+    """
+    u = builder.bitcast(v, _as(v, I64))
+    below, kept = (u.type([bits] * v.type.count) for bits in (_BELOW, 2**64 - 1 - _BELOW))
+    any_below = builder.add(builder.and_(u, below), below)
+    return builder.bitcast(builder.and_(builder.or_(u, any_below), kept), v.type)
+
+
+def to_narrow_float(builder, v, element: str):
+    """float64 as float32 to be stored, or to be rounded to what is stored."""
+    if element in ("f16", "bf16"):
+        v = _rounded_to_odd(builder, v)
+    return builder.fptrunc(v, _as(v, FLOAT))
+
+
 def narrow(builder, v, element: str, native_half: bool):
     """Eight float64 as eight stored elements."""
     if element == "f64":
         return v
-    return from_float(builder, builder.fptrunc(v, _as(v, FLOAT)), element, native_half)
+    return from_float(builder, to_narrow_float(builder, v, element), element, native_half)
 
 
 def _halves(builder, v):
@@ -170,15 +194,25 @@ def _lanes_there(builder, count, flipped):
 
 
 class Edge:
-    """Loads and stores of one element type, as emitters of LLVM code."""
+    """Loads and stores of one element type, as emitters of LLVM code.
 
-    def __init__(self, element: str, native_half: bool | None = None):
-        self.element = element
+    With ``plain_nan`` every NaN that is read becomes the one that arithmetic makes.
+    """
+
+    def __init__(self, element: str, native_half: bool | None = None, plain_nan: bool = False):
+        self.element, self.plain_nan = element, plain_nan
         self.native_half = has_native_half() if native_half is None else native_half
         self.item = ITEMSIZE[element]
         self.storage = _STORAGE[element]
         self.stored = ir.VectorType(self.storage, LANES)
         self._pair = ir.VectorType(self.storage, 2 * LANES)
+
+    def widen(self, builder, v):
+        """Eight stored elements as float64."""
+        v = widen(builder, v, self.element, self.native_half)
+        if not self.plain_nan:
+            return v
+        return builder.select(builder.fcmp_unordered("uno", v, v), doubles(math.nan), v)
 
     def load(self, builder, address, stride, count, packed=False, flipped=False):
         """Up to eight elements ``stride`` bytes apart as float64; absent lanes are 0.
@@ -200,7 +234,7 @@ class Edge:
         v = builder.phi(self.stored)
         v.add_incoming(near, near_block)
         v.add_incoming(far, far_block)
-        return widen(builder, v, self.element, self.native_half)
+        return self.widen(builder, v)
 
     def store(self, builder, address, stride, count, v, packed=False, flipped=False):
         """``count`` lanes, each rounded once; from the last lane down where ``flipped``."""
@@ -272,7 +306,7 @@ class Edge:
         if not self.pairs:
             second = builder.add(address, I64(LANES * self.item))
             found = (self.near(builder, at) for at in (address, second))
-            return [widen(builder, v, self.element, self.native_half) for v in found]
+            return [self.widen(builder, v) for v in found]
         v = builder.load(builder.inttoptr(address, self._pair.as_pointer()))
         v.align = self.item
         floats = to_float(builder, v, self.element, self.native_half)
@@ -280,7 +314,7 @@ class Edge:
 
     def narrow_pair(self, builder, first, second):
         """Two vectors of float64 as sixteen stored elements."""
-        floats = [builder.fptrunc(v, _as(v, FLOAT)) for v in (first, second)]
+        floats = [to_narrow_float(builder, v, self.element) for v in (first, second)]
         in_order = ir.VectorType(I32, 2 * LANES)(list(range(2 * LANES)))
         both = builder.shuffle_vector(*floats, in_order)
         return from_float(builder, both, self.element, self.native_half)
@@ -318,7 +352,7 @@ class Edge:
     def load_one(self, builder, address):
         """One element in every lane."""
         value = builder.load(builder.inttoptr(address, self.storage.as_pointer()))
-        return widen(builder, splat(builder, value), self.element, self.native_half)
+        return self.widen(builder, splat(builder, value))
 
     def store_one(self, builder, address, v):
         """Lane 0."""

@@ -2,24 +2,31 @@
 
 A tile of columns is streamed row by row, with a row of accumulators for each of the eight lanes
 that the rows schedule would have used, so every column is folded in the same order as there.
+
+What all functions need to know of a tile goes by one name:
+``tile = (p, const, addresses, strides, steps, left, boxes)``, the parameter block, the op's
+constants, where all operands begin, how far apart their positions and their columns lie, the first
+column, and where the tile keeps its numbers: row operands, known values, lanes, totals, and row
+operands and known values as float32.
 """
 
 from __future__ import annotations
 
 from ...formulas.record import RowFormula, parameters
-from ..codegen.bind import BoundPass, per_element, per_row
-from ..codegen.block import BLOCKS, COLUMNS, EXTENT, TILE, TILES, is_streamed, least, word
+from ..codegen.bind import per_row
+from ..codegen.block import is_streamed, least, word
 from ..codegen.elementary import primitives_for
 from ..codegen.jit import inlined, inner
 from ..codegen.lanes import LANES
+from ..codegen.neighbours import fetch_across, neighbours_of
 from ..codegen.operands import Operands, constants, fence
+from ..codegen.passes import BoundPass
+from ..codegen.sixteen import Boxed
 from ..codegen.vectors import counting, no_vectors, stack, tuple_intrinsics
+from ..words import BLOCKS, COLUMNS, EXTENT, TILE, TILES, WIDEST_TILE
 from .flush import copy_bytes, flush
-from .rows import BLOCK, FIRST, writes_pairs
+from .rows import BLOCK, FIRST, element_functions, writes_pairs
 
-# Columns per tile at most: wide enough that memory is read in long runs. Of 512, 1024 and 2048
-# columns, 1024 were fastest at 4096 x 4096.
-WIDEST_TILE = 1024
 PITCH = 8 * WIDEST_TILE
 PAGE = 4096
 # Rows folded at a time, so that an accumulator is loaded and stored once for several rows of its
@@ -27,17 +34,17 @@ PAGE = 4096
 STREAMS = 32
 
 
-def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
+def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, known_size: int):
     """One pass over a tile: folds the axis into ``totals`` and appends to the known values."""
     read_known = tuple_intrinsics(known_size)[0]
     read_row, close = row_intrinsics(operands)[0], bound.close
     write_known = tuple_intrinsics(known_size + bound.gives)[1]
-    fold = bound.fold
+    fold, lift_pair = bound.fold, bound.lift_pair
     if fold is None:
 
         @inner
-        def tile_prepare(p, const, addresses, strides, steps, left, width, boxes):
-            row_box, known_box, _, _ = boxes
+        def tile_prepare(tile, width):
+            _, const, _, _, _, _, (row_box, known_box, _, _, _) = tile
             for c in range(0, width, LANES):
                 row = read_row(row_box + 8 * c, PITCH)
                 known = read_known(known_box + 8 * c, PITCH)
@@ -47,7 +54,9 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
 
     lift, combine, identity = fold.lift, fold.combine, fold.identity
     read, write = fold.read, fold.write
-    fetch_columns, places, prefetch = operands.fetch_columns, operands.places, operands.prefetch()
+    split = Boxed(len(operands.row), known_size, PITCH).split()
+    fetch = fetch_across(operands, neighbours_of(formula, operands))
+    places, prefetch = operands.places, operands.prefetch()
     # Within a lane the components of a state lie one lane-set apart.
     apart = LANES * PITCH
     rows = max(LANES, STREAMS // max(1, len(operands.full)) // LANES * LANES)
@@ -65,43 +74,59 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
         return read(at, apart)
 
     @inner
-    def fold_lane(
-        p, const, addresses, strides, steps, left, c, count, first, stop, row_box, known_box,
-        lane_box,
-    ):  # fmt: skip
+    def fold_lane(tile, c, count, first, stop, lane_box):
         """Every eighth row of [first, stop) into one accumulator."""
+        p, const, addresses, strides, steps, left, (row_box, known_box, _, _, _) = tile
         row = read_row(row_box + 8 * c, PITCH)
         known = read_known(known_box + 8 * c, PITCH)
         state = read(lane_box + 8 * c, apart)
         for i in range(first, stop, LANES):
             at = places(addresses, strides, i)
-            full = fetch_columns(p, at, steps, left + c, count)
+            full = fetch(p, at, strides, steps, left + c, count, i)
             prefetch(places(addresses, strides, i + rows), left + c)
             state = combine(state, lift(counting(i, 0), const, full, row, known))
         write(lane_box + 8 * c, apart, state)
 
     @inner
-    def fold_rows(p, const, addresses, strides, steps, left, width, first, stop, boxes):
-        row_box, known_box, lanes_box, _ = boxes
-        whole = width // LANES * LANES
-        for start in range(0, whole, line * LANES):
-            for lane in range(least(LANES, stop - first)):
-                for c in range(start, least(start + line * LANES, whole), LANES):
-                    fold_lane(
-                        p, const, addresses, strides, steps, left, c, LANES, first + lane, stop,
-                        row_box, known_box, lanes_box + lane * PITCH,
-                    )  # fmt: skip
-        if whole < width:
-            for lane in range(least(LANES, stop - first)):
-                fold_lane(
-                    p, const, addresses, strides, steps, left, whole, width - whole, first + lane,
-                    stop, row_box, known_box, lanes_box + lane * PITCH,
-                )  # fmt: skip
+    def fold_pair(tile, c, first, stop, lane_box):
+        """The same of sixteen columns, on float32 lanes."""
+        _, const, addresses, strides, _, left, (row_box, known_box, _, _, split_box) = tile
+        row_at, known_at, split_at = row_box + 8 * c, known_box + 8 * c, split_box + 4 * c
+        state, next_state = read(lane_box + 8 * c, apart), read(lane_box + 8 * c + 64, apart)
+        for i in range(first, stop, LANES):
+            at = places(addresses, strides, i)
+            lifted, next_lifted = lift_pair(at, left + c, const, row_at, known_at, split_at)
+            prefetch(places(addresses, strides, i + rows), left + c)
+            state, next_state = combine(state, lifted), combine(next_state, next_lifted)
+        write(lane_box + 8 * c, apart, state)
+        write(lane_box + 8 * c + 64, apart, next_state)
 
     @inner
-    def tile_pass(p, const, addresses, strides, steps, left, width, boxes):
-        row_box, known_box, lanes_box, total_box = boxes
+    def fold_rows(tile, width, first, stop):
+        lanes_box = tile[6][2]
+        whole, begin = width // LANES * LANES, 0
+        if lift_pair is not None:
+            begin = width // (2 * LANES) * (2 * LANES)
+            for start in range(0, begin, 2 * LANES):
+                for lane in range(least(LANES, stop - first)):
+                    fold_pair(tile, start, first + lane, stop, lanes_box + lane * PITCH)
+        for start in range(begin, whole, line * LANES):
+            for lane in range(least(LANES, stop - first)):
+                for c in range(start, least(start + line * LANES, whole), LANES):
+                    fold_lane(tile, c, LANES, first + lane, stop, lanes_box + lane * PITCH)
+        if whole < width:
+            for lane in range(least(LANES, stop - first)):
+                lane_box = lanes_box + lane * PITCH
+                fold_lane(tile, whole, width - whole, first + lane, stop, lane_box)
+
+    @inner
+    def tile_pass(tile, width):
+        p, const, _, _, _, _, (row_box, known_box, lanes_box, total_box, _) = tile
         extent = word(p, EXTENT)
+        if lift_pair is not None:
+            split_box = tile[6][4]
+            for c in range(0, width, LANES):
+                split(row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
         for c in range(0, width, LANES):
             write(total_box + 8 * c, PITCH, identity())
         for b in range(word(p, BLOCKS)):
@@ -110,10 +135,7 @@ def make_tile_pass(bound: BoundPass, operands: Operands, known_size: int):
                 for c in range(0, width, LANES):
                     write(lanes_box + lane * PITCH + 8 * c, apart, identity())
             for first in range(start, stop, rows):
-                fold_rows(
-                    p, const, addresses, strides, steps, left, width, first,
-                    least(first + rows, stop), boxes,
-                )  # fmt: skip
+                fold_rows(tile, width, first, least(first + rows, stop))
             for c in range(0, width, LANES):
                 total = read(total_box + 8 * c, PITCH)
                 write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c)))
@@ -131,7 +153,8 @@ def make_tile_rows(operands: Operands):
     fetch_row_columns, write_row = operands.fetch_row_columns, row_intrinsics(operands)[1]
 
     @inner
-    def tile_rows(p, const, addresses, strides, steps, left, width, boxes):
+    def tile_rows(tile, width):
+        p, _, addresses, _, steps, left, boxes = tile
         for c in range(0, width, LANES):
             row = fetch_row_columns(p, addresses, steps, left + c, least(LANES, width - c))
             write_row(boxes[0] + 8 * c, PITCH, row)
@@ -148,9 +171,9 @@ def _chain(before, after):
     """Run one pass and then the next."""
 
     @inner
-    def both(p, const, addresses, strides, steps, left, width, boxes):
-        before(p, const, addresses, strides, steps, left, width, boxes)
-        after(p, const, addresses, strides, steps, left, width, boxes)
+    def both(tile, width):
+        before(tile, width)
+        after(tile, width)
 
     return both
 
@@ -161,14 +184,16 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     known: tuple[str, ...] = ("",)
     largest = 1
     for step in formula.passes:
-        bound = BoundPass(step, element, operands.full, operands.row, known)
-        summary = _chain(summary, make_tile_pass(bound, operands, len(known)))
+        boxed = Boxed(len(operands.row), len(known), PITCH)
+        bound = BoundPass(formula, step, element, operands, known, boxed)
+        summary = _chain(summary, make_tile_pass(formula, bound, operands, len(known)))
         known = known + step.names
         largest = max(largest, bound.fold.size if bound.fold else 1)
     write_out = _make_finish(formula, element, operands, known)
     rows_size, known_size = max(1, len(operands.row)) * PITCH, len(known) * PITCH
     lanes_size, total_size = largest * LANES * PITCH, largest * PITCH
-    all_boxes = stack((rows_size + known_size + lanes_size + total_size + PAGE) // 8)
+    split_size = rows_size + known_size if operands.singles else 0
+    all_boxes = stack((rows_size + known_size + lanes_size + total_size + split_size + PAGE) // 8)
     all_addresses, axis_strides = operands.addresses, operands.strides
     column_strides = operands.column_strides
     output, item = operands.output_at[0], operands.edge.item
@@ -176,21 +201,23 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     def kernel(p, begin, end):
         const = constants(p)
         strides, steps = axis_strides(p), column_strides(p)
-        tile, tiles, columns = word(p, TILE), word(p, TILES), word(p, COLUMNS)
+        widest, tiles, columns = word(p, TILE), word(p, TILES), word(p, COLUMNS)
         first_box = all_boxes()
         for unit in range(begin, end):
             addresses = all_addresses(p, unit // tiles)
-            left = unit % tiles * tile
-            width = least(tile, columns - left)
+            left = unit % tiles * widest
+            width = least(widest, columns - left)
             # Boxes begin at the output's place in a page, or less than a cache line behind: a load
             # waits for an earlier store past the caches to the same place in any page.
             behind = (addresses[output] + left * item - first_box) % PAGE
             row_box = first_box + (behind + 63) // 64 * 64
             known_box = row_box + rows_size
             lanes_box = known_box + known_size
-            boxes = (row_box, known_box, lanes_box, lanes_box + lanes_size)
-            summary(p, const, addresses, strides, steps, left, width, boxes)
-            write_out(p, const, addresses, strides, steps, left, width, boxes)
+            total_box = lanes_box + lanes_size
+            boxes = (row_box, known_box, lanes_box, total_box, total_box + total_size)
+            tile = (p, const, addresses, strides, steps, left, boxes)
+            summary(tile, width)
+            write_out(tile, width)
 
     return kernel
 
@@ -201,11 +228,12 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
     read_row, put_columns = row_intrinsics(operands)[0], operands.put_columns
     outputs = len(operands.outputs)
     if formula.finish:
-        finish = per_row(formula.finish, element, operands.row, known, (), outputs)
+        primitives = primitives_for(element)
+        finish = per_row(formula.finish, primitives, operands.row, known, (), outputs)
 
         @inner
-        def finish_tile(p, const, addresses, strides, steps, left, width, boxes):
-            row_box, known_box, _, _ = boxes
+        def finish_tile(tile, width):
+            p, const, addresses, _, steps, left, (row_box, known_box, _, _, _) = tile
             for c in range(0, width, LANES):
                 count = least(LANES, width - c)
                 row = read_row(row_box + 8 * c, PITCH)
@@ -215,30 +243,29 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
 
         return finish_tile
 
-    apply = per_element(
-        formula.apply, primitives_for(element), operands.full, operands.row, known, outputs
-    )
-    places, fetch_columns = operands.places, operands.fetch_columns
+    boxed = Boxed(len(operands.row), len(known), PITCH)
+    apply, sixteen = element_functions(formula, element, operands, known, boxed)
+    split = boxed.split()
+    places, fetch = operands.places, fetch_across(operands, neighbours_of(formula, operands))
 
     @inner
-    def apply_some(p, const, at, steps, left, c, count, index, row_box, known_box):
-        full = fetch_columns(p, at, steps, left + c, count)
-        row = read_row(row_box + 8 * c, PITCH)
-        values = apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
+    def apply_some(tile, at, c, count, i):
+        p, const, _, strides, steps, left, boxes = tile
+        full = fetch(p, at, strides, steps, left + c, count, i)
+        row = read_row(boxes[0] + 8 * c, PITCH)
+        known = read_known(boxes[1] + 8 * c, PITCH)
+        values = apply(counting(i, 0), const, full, row, known)
         put_columns(p, at, steps, left + c, count, values)
 
     if not operands.packed:
 
         @inner
-        def apply_strided(p, const, addresses, strides, steps, left, width, boxes):
-            row_box, known_box, _, _ = boxes
+        def apply_strided(tile, width):
+            p, _, addresses, strides, _, _, _ = tile
             for i in range(word(p, EXTENT)):
                 at = places(addresses, strides, i)
                 for c in range(0, width, LANES):
-                    count = least(LANES, width - c)
-                    apply_some(
-                        p, const, at, steps, left, c, count, counting(i, 0), row_box, known_box
-                    )
+                    apply_some(tile, at, c, least(LANES, width - c), i)
 
         return apply_strided
 
@@ -249,56 +276,69 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
     one, other, may_stream = operands.output_at[0], operands.output_at[-1], operands.may_stream()
     pairs = writes_pairs(formula, operands)
     fetch_pair, put_pair = operands.fetch_pair(), operands.put_pair()
-    group = 2 * LANES if pairs else LANES
+    group = 2 * LANES if pairs or sixteen else LANES
 
     @inner
-    def apply_whole(p, const, at, steps, left, c, index, row_box, known_box, streamed):
-        full = fetch_columns(p, at, steps, left + c, LANES)
-        row = read_row(row_box + 8 * c, PITCH)
-        values = apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
+    def apply_whole(tile, at, c, i, streamed):
+        p, const, _, strides, steps, left, boxes = tile
+        full = fetch(p, at, strides, steps, left + c, LANES, i)
+        row = read_row(boxes[0] + 8 * c, PITCH)
+        known = read_known(boxes[1] + 8 * c, PITCH)
+        values = apply(counting(i, 0), const, full, row, known)
         if streamed:
             stream(at, left + c, values)
         else:
             put_columns(p, at, steps, left + c, LANES, values)
 
     @inlined
-    def apply_pair(p, const, at, steps, left, c, index, row_box, known_box, streamed):
+    def apply_pair(tile, at, c, i, streamed):
+        _, const, _, _, _, left, boxes = tile
         full, next_full = fetch_pair(at, left + c)
-        row = read_row(row_box + 8 * c, PITCH)
-        values = apply(index, const, full, row, read_known(known_box + 8 * c, PITCH))
+        row = read_row(boxes[0] + 8 * c, PITCH)
+        known = read_known(boxes[1] + 8 * c, PITCH)
+        values = apply(counting(i, 0), const, full, row, known)
         c += LANES
-        row = read_row(row_box + 8 * c, PITCH)
-        next_values = apply(index, const, next_full, row, read_known(known_box + 8 * c, PITCH))
+        row = read_row(boxes[0] + 8 * c, PITCH)
+        known = read_known(boxes[1] + 8 * c, PITCH)
+        next_values = apply(counting(i, 0), const, next_full, row, known)
         put_pair(at, left + c - LANES, values, next_values, streamed)
 
-    apply_group = apply_pair if pairs else apply_whole
+    @inlined
+    def apply_singles(tile, at, c, i, streamed):
+        _, const, _, _, _, left, (row_box, known_box, _, _, split_box) = tile
+        row_at, known_at, split_at = row_box + 8 * c, known_box + 8 * c, split_box + 4 * c
+        sixteen(at, left + c, const, row_at, known_at, split_at, streamed)
+
+    apply_group = apply_singles if sixteen else apply_pair if pairs else apply_whole
 
     @inner
-    def apply_ragged(p, const, at, steps, left, start, stop, index, row_box, known_box):
+    def apply_ragged(tile, at, start, stop, i):
         for c in range(start, stop, LANES):
-            count = least(LANES, stop - c)
-            apply_some(p, const, at, steps, left, c, count, index, row_box, known_box)
+            apply_some(tile, at, c, least(LANES, stop - c), i)
 
     @inner
-    def apply_tile(p, const, addresses, strides, steps, left, width, boxes):
-        row_box, known_box, _, _ = boxes
+    def apply_tile(tile, width):
+        p, _, addresses, strides, _, left, _ = tile
         vector = group * item
         alike = addresses[one] % vector == addresses[other] % vector
         alike = alike and (strides[one] - strides[other]) % vector == 0
+        if sixteen is not None:
+            row_box, known_box, _, _, split_box = tile[6]
+            for c in range(0, width, LANES):
+                split(row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
         for i in range(word(p, EXTENT)):
             at = places(addresses, strides, i)
             streamed = alike and may_stream(p, at)
             below = places(addresses, strides, i + 1)
-            index = counting(i, 0)
             inside = 0
             if streamed:
                 inside = least(-(at[one] // item + left) % group, width)
-                apply_ragged(p, const, at, steps, left, FIRST, inside, index, row_box, known_box)
+                apply_ragged(tile, at, FIRST, inside, i)
             whole = inside + (width - inside) // group * group
             for c in range(inside, whole, group):
                 prefetch(below, left + c)
-                apply_group(p, const, at, steps, left, c, index, row_box, known_box, streamed)
-            apply_ragged(p, const, at, steps, left, whole, width, index, row_box, known_box)
+                apply_group(tile, at, c, i, streamed)
+            apply_ragged(tile, at, whole, width, i)
         fence()
 
     return apply_tile
@@ -315,12 +355,11 @@ def _make_repeat(operands: Operands, apply_some):
     move, places, item = operands.staged(), operands.places, operands.edge.item
 
     @inner
-    def repeat_tile(p, const, addresses, strides, steps, left, width, boxes):
-        row_box, known_box, box, _ = boxes
+    def repeat_tile(tile, width):
+        p, _, addresses, strides, _, left, (_, _, box, _, _) = tile
         staged, _ = move(addresses, left, left + width, box)
         for c in range(0, width, LANES):
-            count = least(LANES, width - c)
-            apply_some(p, const, staged, steps, left, c, count, counting(0, 0), row_box, known_box)
+            apply_some(tile, staged, c, least(LANES, width - c), FIRST)
         size = width * item
         for i in range(word(p, EXTENT)):
             _, place = move(places(addresses, strides, i), left, left + width, box)

@@ -10,13 +10,13 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ..codegen.bind import Fold
 from ..codegen.block import emit_index
+from ..codegen.fold import Fold
 from ..codegen.lanes import DOUBLES, I64, LANES, Lanes, doubles, splat
+from ..codegen.neighbours import Neighbour
 from ..codegen.operands import Operands
-from ..codegen.storage import widen
 from ..codegen.vectors import pack, unpack, vectors
-from .scan_parts import Neighbour, ScanParts
+from .scan_parts import ScanParts
 
 EIGHT = range(LANES)
 
@@ -118,7 +118,7 @@ def make_fetch(operands: Operands, neighbours: dict[int, Neighbour]):
                         chunk[k].append(v)
             chunk = [
                 [
-                    Lanes(builder, widen(builder, v, edge.element, edge.native_half))
+                    Lanes(builder, edge.widen(builder, v))
                     for edge, v in zip(edges, items, strict=False)
                 ]
                 for items in chunk

@@ -13,8 +13,8 @@ from numba.extending import intrinsic
 from ..codegen.block import least
 from ..codegen.jit import inner
 from ..codegen.lanes import I32
+from ..words import LINE as LINE
 
-LINE = 64
 _LINE = ir.VectorType(I32, LINE // 4)
 
 

@@ -3,22 +3,30 @@
 The axis is cut into blocks of ``BLOCK`` elements. Within a block, element i belongs to lane i mod 8
 and a lane folds its elements in order; the lanes join by a tree, then the blocks in order. That
 order depends on the extent alone: the columns schedule builds the same one.
+
+What all functions need to know of a row goes by one name:
+``line = (p, const, row, addresses, strides)``, the parameter block, the op's constants, the row's
+operands, and where all operands begin and how far apart their positions lie.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ...formulas.record import RowFormula, is_pointwise
-from ..codegen.bind import BoundPass, per_element, per_row
-from ..codegen.block import BLOCKS, EXTENT, least, word
+from ...formulas.record import RowFormula, is_pointwise, reads_neighbours
+from ..codegen.bind import per_element, per_row
+from ..codegen.block import least, word
 from ..codegen.elementary import primitives_for
 from ..codegen.jit import inlined
 from ..codegen.lanes import LANES
+from ..codegen.neighbours import fetch_along, neighbours_of
 from ..codegen.operands import Operands, constants, fence
+from ..codegen.passes import BoundPass
+from ..codegen.sixteen import Spread, apply_sixteen, per_eight, single_call
 from ..codegen.vectors import counting, first_lanes, no_vectors
+from ..words import BLOCK as BLOCK
+from ..words import BLOCKS, EXTENT
 
-BLOCK = 4096
 # Inputs of the next row are asked for while a row is written, when memory would have nothing to
 # read, up to this many bytes.
 AHEAD_BYTES = 1 << 18
@@ -26,15 +34,24 @@ AHEAD_BYTES = 1 << 18
 FIRST = np.int64(0)
 
 
-def make_block_fold(fold, operands: Operands):
+def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
     """Fold the elements [start, stop) of one row; lane 0 of the result holds their state."""
+    fold, lift_pair = bound.fold, bound.lift_pair
     lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
-    join_lanes, fetch_full = fold.join_lanes, operands.fetch_full
+    join_lanes = fold.join_lanes
+    fetch_full = fetch_along(operands, neighbours_of(formula, operands))
 
     @inlined
-    def block_fold(p, const, row, known, addresses, strides, start, stop):
+    def block_fold(line, known, start, stop):
+        p, const, row, addresses, strides = line
         state = identity()
         whole = start + (stop - start) // LANES * LANES
+        if lift_pair is not None:
+            pairs = start + (stop - start) // (2 * LANES) * (2 * LANES)
+            for i in range(start, pairs, 2 * LANES):
+                first, second = lift_pair(addresses, i, const, row, known)
+                state = combine(combine(state, first), second)
+            start = pairs
         for i in range(start, whole, LANES):
             full = fetch_full(p, addresses, strides, i, LANES)
             state = combine(state, lift(counting(i, 1), const, full, row, known))
@@ -48,44 +65,44 @@ def make_block_fold(fold, operands: Operands):
 
 
 def make_summary(formula: RowFormula, element: str, operands: Operands):
-    """All passes over one row: ``summary(p, const, row, addresses, strides)``, and its names."""
+    """All passes over one row: ``summary(line)``, and the names of what it gives."""
 
     @inlined
-    def nothing(p, const, row, addresses, strides):
+    def nothing(line):
         return no_vectors()
 
     summary, known = nothing, ("",)
     for step in formula.passes:
-        bound = BoundPass(step, element, operands.full, operands.row, known)
-        summary = _with_pass(summary, bound, operands)
+        bound = BoundPass(formula, step, element, operands, known)
+        summary = _with_pass(summary, formula, bound, operands)
         known = known + step.names
     return summary, known
 
 
-def _with_pass(before, bound: BoundPass, operands: Operands):
+def _with_pass(before, formula: RowFormula, bound: BoundPass, operands: Operands):
     close = bound.close
     if bound.fold is None:
 
         @inlined
-        def prepared(p, const, row, addresses, strides):
-            return close(const, row, before(p, const, row, addresses, strides), no_vectors())
+        def prepared(line):
+            return close(line[1], line[2], before(line), no_vectors())
 
         return prepared
 
     fold = bound.fold
-    block_fold = make_block_fold(fold, operands)
+    block_fold = make_block_fold(formula, bound, operands)
     combine, identity, spread = fold.combine, fold.identity, fold.spread
 
     @inlined
-    def passed(p, const, row, addresses, strides):
-        known = before(p, const, row, addresses, strides)
+    def passed(line):
+        p, const, row, _, _ = line
+        known = before(line)
         extent = word(p, EXTENT)
         state = identity()
         for b in range(word(p, BLOCKS)):
             start = b * BLOCK
             stop = least(start + BLOCK, extent)
-            part = block_fold(p, const, row, known, addresses, strides, start, stop)
-            state = combine(state, part)
+            state = combine(state, block_fold(line, known, start, stop))
         return close(const, row, known, spread(state, 0))
 
     return passed
@@ -99,14 +116,13 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     Outputs larger than the caches are written past them, eight aligned elements at a time: an
     ordinary store reads the line first, which costs a third of the traffic of a one-operand op.
     """
-    outputs = len(operands.outputs)
-    apply = per_element(
-        formula.apply, primitives_for(element), operands.full, operands.row, known, outputs
-    )
-    fetch_full, put_outputs = operands.fetch_full, operands.put_outputs
+    apply, sixteen = element_functions(formula, element, operands, known, Spread())
+    fetch_full = fetch_along(operands, neighbours_of(formula, operands))
+    put_outputs = operands.put_outputs
 
     @inlined
-    def apply_chunk(p, const, row, known, addresses, strides, start, count):
+    def apply_chunk(line, known, start, count):
+        p, const, row, addresses, strides = line
         full = fetch_full(p, addresses, strides, start, count)
         values = apply(counting(start, 1), const, full, row, known)
         put_outputs(p, addresses, strides, start, count, values)
@@ -114,10 +130,9 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     if not operands.packed:
 
         @inlined
-        def apply_strided(p, const, row, known, addresses, strides, start, stop, ahead):
+        def apply_strided(line, known, start, stop, ahead):
             for i in range(start, stop, LANES):
-                count = least(LANES, stop - i)
-                apply_chunk(p, const, row, known, addresses, strides, i, count)
+                apply_chunk(line, known, i, least(LANES, stop - i))
 
         return apply_strided
 
@@ -126,11 +141,12 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     pairs = writes_pairs(formula, operands)
     fetch_pair, put_pair = operands.fetch_pair(), operands.put_pair()
     # Elements written at a time, and between two prefetches: a cache line of them.
-    group = 2 * LANES if pairs else LANES
+    group = 2 * LANES if pairs or sixteen else LANES
     step = 64 // item if asks else group
 
     @inlined
-    def apply_whole(p, const, row, known, addresses, strides, i, streamed):
+    def apply_whole(line, known, i, streamed):
+        p, const, row, addresses, strides = line
         full = fetch_full(p, addresses, strides, i, LANES)
         values = apply(counting(i, 1), const, full, row, known)
         if streamed:
@@ -139,39 +155,59 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
             put_outputs(p, addresses, strides, i, LANES, values)
 
     @inlined
-    def apply_pair(p, const, row, known, addresses, strides, i, streamed):
+    def apply_pair(line, known, i, streamed):
+        _, const, row, addresses, _ = line
         full, next_full = fetch_pair(addresses, i)
         values = apply(counting(i, 1), const, full, row, known)
         next_values = apply(counting(i + LANES, 1), const, next_full, row, known)
         put_pair(addresses, i, values, next_values, streamed)
 
-    apply_group = apply_pair if pairs else apply_whole
+    @inlined
+    def apply_singles(line, known, i, streamed):
+        _, const, row, addresses, _ = line
+        sixteen(addresses, i, const, row, known, streamed)
+
+    apply_group = apply_singles if sixteen else apply_pair if pairs else apply_whole
 
     @inlined
-    def apply_some(p, const, row, known, addresses, strides, start, stop):
+    def apply_some(line, known, start, stop):
         for i in range(start, stop, LANES):
-            apply_chunk(p, const, row, known, addresses, strides, i, least(LANES, stop - i))
+            apply_chunk(line, known, i, least(LANES, stop - i))
 
     @inlined
-    def apply_range(p, const, row, known, addresses, strides, start, stop, ahead):
+    def apply_range(line, known, start, stop, ahead):
+        p, _, _, addresses, _ = line
         alike = addresses[first] % (group * item) == addresses[last] % (group * item)
         streamed = alike and may_stream(p, addresses)
         inside = start
         if streamed:
             inside = least(start + -(addresses[first] // item + start) % group, stop)
-            apply_some(p, const, row, known, addresses, strides, start, inside)
+            apply_some(line, known, start, inside)
         steps = inside + (stop - inside) // step * step
         whole = inside + (stop - inside) // group * group
         for i in range(inside, steps, step):
             if asks:
                 prefetch(ahead, i)
             for k in range(i, i + step, group):
-                apply_group(p, const, row, known, addresses, strides, k, streamed)
+                apply_group(line, known, k, streamed)
         for i in range(steps, whole, group):
-            apply_group(p, const, row, known, addresses, strides, i, streamed)
-        apply_some(p, const, row, known, addresses, strides, whole, stop)
+            apply_group(line, known, i, streamed)
+        apply_some(line, known, whole, stop)
 
     return apply_range
+
+
+def element_functions(formula: RowFormula, element: str, operands: Operands, known, rows):
+    """``apply`` of eight elements, and of sixteen packed ones or None; ``rows`` as there."""
+    primitives, outputs = primitives_for(element), len(operands.outputs)
+    call = single_call(formula.apply, operands, known)
+    if call is None:
+        full, row = operands.full, operands.row
+        return per_element(formula.apply, primitives, full, row, known, outputs), None
+    apply = per_eight(call, formula.apply, primitives, operands, known, range(outputs))
+    if not operands.packed or reads_neighbours(formula):
+        return apply, None
+    return apply, apply_sixteen(call, formula.apply, primitives, operands, known, rows)
 
 
 def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
@@ -181,7 +217,8 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     all_addresses, all_strides = operands.addresses, operands.strides
     fetch_rows = operands.fetch_rows
     if formula.finish:
-        finish = per_row(formula.finish, element, operands.row, known, (), outputs)
+        primitives = primitives_for(element)
+        finish = per_row(formula.finish, primitives, operands.row, known, (), outputs)
         store_rows = operands.store_rows
 
         def kernel(p, begin, end):
@@ -190,7 +227,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
             for unit in range(begin, end):
                 addresses = all_addresses(p, unit)
                 row = fetch_rows(addresses)
-                found = summary(p, const, row, addresses, strides)
+                found = summary((p, const, row, addresses, strides))
                 store_rows(addresses, finish(const, row, found, no_vectors()))
 
         return kernel
@@ -208,11 +245,10 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
             for unit in range(begin, end):
                 index = unit if blocks == 1 else unit // blocks
                 addresses = all_addresses(p, index)
-                row = fetch_rows(addresses)
-                found = summary(p, const, row, addresses, strides)
+                line = (p, const, fetch_rows(addresses), addresses, strides)
                 start = (unit - index * blocks) * BLOCK
                 stop = least(start + BLOCK, extent)
-                apply_range(p, const, row, found, addresses, strides, start, stop, addresses)
+                apply_range(line, summary(line), start, stop, addresses)
             fence()
 
         return kernel
@@ -226,9 +262,8 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
         for unit in range(begin, end):
             addresses = all_addresses(p, unit)
             ahead = all_addresses(p, unit + 1) if ask and unit + 1 < end else addresses
-            row = fetch_rows(addresses)
-            found = summary(p, const, row, addresses, strides)
-            apply_range(p, const, row, found, addresses, strides, FIRST, extent, ahead)
+            line = (p, const, fetch_rows(addresses), addresses, strides)
+            apply_range(line, summary(line), FIRST, extent, ahead)
         fence()
 
     return kernel
@@ -236,4 +271,4 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
 
 def writes_pairs(formula: RowFormula, operands: Operands) -> bool:
     """Whether to apply a formula to two vectors at a time: two exp at a time are no gain."""
-    return operands.edge.pairs and not formula.heavy
+    return operands.edge.pairs and not formula.heavy and not reads_neighbours(formula)

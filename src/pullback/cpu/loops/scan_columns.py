@@ -2,28 +2,32 @@
 
 The carries of a tile are rows of states in scratch; the order of every combination is that of
 :mod:`.scan_rows`.
+
+What all functions need to know of a tile goes by one name:
+``tile = (p, const, addresses, strides, steps)``, as in :mod:`.columns`.
 """
 
 from __future__ import annotations
 
 from ...formulas.record import ScanFormula
-from ..codegen.block import (
-    BLOCKS,
-    COLUMNS,
-    EXTENT,
-    SCRATCH,
-    STRAINED,
-    TILE,
-    TILES,
-    least,
-    set_word,
-    word,
-)
+from ..codegen.block import least, set_word, word
 from ..codegen.jit import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.operands import Operands, constants
 from ..codegen.vectors import no_vectors, stack
 from ..codegen.watch import nothing_seen
+from ..words import (
+    BLOCKS,
+    COLUMNS,
+    EXTENT,
+    GROUP,
+    SCRATCH,
+    STRAINED,
+    TILE,
+    TILES,
+    WIDEST_BOTH_WAYS,
+    WIDEST_ONE_WAY,
+)
 from .eight import (
     eight_zeros,
     make_befores,
@@ -37,18 +41,7 @@ from .eight import (
 )
 from .scan_parts import SCAN_BLOCK, ScanParts
 
-# Columns per tile at most: wide enough that memory is read in long runs (256 columns took a third
-# longer at 4096 x 4096).
-WIDEST_ONE_WAY = 1024
-WIDEST_BOTH_WAYS = 512
-# Positions that a two-way scan reads twice in a row, so that they are still near the second time.
-GROUP = 64
 GROUPS = SCAN_BLOCK // GROUP
-
-
-def groups_of(extent: int) -> int:
-    """Groups of an axis."""
-    return -(-extent // GROUP)
 
 
 def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
@@ -61,12 +54,12 @@ def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Opera
     def kernel(p, begin, end):
         const = constants(p)
         strides, steps = all_strides(p), column_strides(p)
-        tile, tiles, columns = word(p, TILE), word(p, TILES), word(p, COLUMNS)
+        widest, tiles, columns = word(p, TILE), word(p, TILES), word(p, COLUMNS)
         for unit in range(begin, end):
             outer = unit // tiles
-            left = unit % tiles * tile
-            width = least(tile, columns - left)
-            scan_tile(p, const, all_addresses(p, outer), strides, steps, left, width, outer)
+            left = unit % tiles * widest
+            width = least(widest, columns - left)
+            scan_tile((p, const, all_addresses(p, outer), strides, steps), left, width, outer)
 
     return kernel
 
@@ -88,9 +81,8 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     quiet_join, widened = quiet.fold.join_eight, quiet.widened
 
     @inlined
-    def scan_chunk(
-        p, const, addresses, strides, steps, start, count, column, lanes, before, known, seen
-    ):
+    def scan_chunk(tile, start, count, column, lanes, before, known, seen):
+        p, const, addresses, strides, steps = tile
         row = fetch_row_columns(p, addresses, steps, column, lanes)
         full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
         seen = look_at_carry(look_at_gradient(look_at_row(seen, row), full), before)
@@ -117,7 +109,8 @@ def _one_way(parts: ScanParts, operands: Operands):
     chunk_scratch = stack(WIDEST_ONE_WAY * fold.size)
 
     @inner
-    def scan_tile(p, const, addresses, strides, steps, left, width, outer):
+    def scan_tile(tile, left, width, outer):
+        p, const, addresses, _, steps = tile
         extent = word(p, EXTENT)
         block_box, chunk_box = block_scratch(), chunk_scratch()
         for c in range(0, width, LANES):
@@ -133,9 +126,8 @@ def _one_way(parts: ScanParts, operands: Operands):
                     before = combine(read(block_box + 8 * c, pitch), carried)
                     lanes = least(LANES, width - c)
                     total, _ = scan_chunk(
-                        p, const, addresses, strides, steps, start, count, left + c, lanes, before,
-                        eight_zeros(), nothing_seen(),
-                    )  # fmt: skip
+                        tile, start, count, left + c, lanes, before, eight_zeros(), nothing_seen()
+                    )
                     write(chunk_box + 8 * c, pitch, combine(carried, total))
             for c in range(0, width, LANES):
                 carry = combine(read(block_box + 8 * c, pitch), read(chunk_box + 8 * c, pitch))
@@ -143,7 +135,7 @@ def _one_way(parts: ScanParts, operands: Operands):
         for c in range(0, width, LANES):
             lanes = least(LANES, width - c)
             carry = read(block_box + 8 * c, pitch)
-            finish_columns(p, const, addresses, steps, left + c, lanes, carry)
+            finish_columns(tile, left + c, lanes, carry)
 
     return scan_tile
 
@@ -153,14 +145,15 @@ def _columns_end(parts: ScanParts, operands: Operands):
     if parts.end is None:
 
         @inner
-        def nothing(p, const, addresses, steps, column, lanes, carry):
+        def nothing(tile, column, lanes, carry):
             pass
 
         return nothing
     end, put, fetch_row_columns = parts.end, operands.put_end_columns, operands.fetch_row_columns
 
     @inner
-    def finish_columns(p, const, addresses, steps, column, lanes, carry):
+    def finish_columns(tile, column, lanes, carry):
+        p, const, addresses, _, steps = tile
         row = fetch_row_columns(p, addresses, steps, column, lanes)
         put(p, addresses, steps, column, lanes, end(const, row, no_vectors(), carry))
 
@@ -172,29 +165,28 @@ def _make_prefix_chunks(parts: ScanParts, operands: Operands):
     prefix = parts.prefix
     assert prefix is not None
     fetch, lift = make_fetch(operands, parts.neighbours), make_lift(prefix)
+    fetch_row_columns = operands.fetch_row_columns
     join_eight, scan_eight = prefix.join_eight, prefix.scan_eight
     befores, repeated = make_befores(prefix)
     known_of = make_known(prefix)
     look_at_factor, selects, keeps = parts.watch.factor, parts.selects, prefix.keeps
 
     @inlined
-    def lifted_chunk(p, const, addresses, strides, steps, start, count, column, lanes, seen):
+    def lifted_chunk(tile, start, count, column, lanes, seen):
+        p, const, addresses, strides, steps = tile
+        row = fetch_row_columns(p, addresses, steps, column, lanes)
         full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
         seen = look_at_factor(seen, full)
-        return lift(p, start, count, const, full, no_vectors(), eight_zeros()), seen
+        return lift(p, start, count, const, full, row, eight_zeros()), seen
 
     @inlined
-    def total(p, const, addresses, strides, steps, start, count, column, lanes, seen):
-        lifted, seen = lifted_chunk(
-            p, const, addresses, strides, steps, start, count, column, lanes, seen
-        )
+    def total(tile, start, count, column, lanes, seen):
+        lifted, seen = lifted_chunk(tile, start, count, column, lanes, seen)
         return join_eight(lifted), seen
 
     @inlined
-    def states(p, const, addresses, strides, steps, start, count, column, lanes, before, seen):
-        lifted, seen = lifted_chunk(
-            p, const, addresses, strides, steps, start, count, column, lanes, seen
-        )
+    def states(tile, start, count, column, lanes, before, seen):
+        lifted, seen = lifted_chunk(tile, start, count, column, lanes, seen)
         if selects and keeps(before, join_eight(lifted)):
             return known_of(repeated(before)), seen
         return known_of(befores(before, scan_eight(lifted))), seen
@@ -218,6 +210,8 @@ def _both_ways(parts: ScanParts, operands: Operands):
         prefix.write,
     )
     p_size, pitch = prefix.size, 8 * WIDEST_BOTH_WAYS
+    begin, p_begin, finish_columns = parts.start, parts.prefix_start, _columns_end(parts, operands)
+    fetch_row_columns = operands.fetch_row_columns
     look_at_carry, was_moderate = parts.watch.carry, parts.watch.was_moderate
     prefix_total, prefix_states = _make_prefix_chunks(parts, operands)
     scan_chunk = _make_scan_chunk(parts, operands, descending=True)
@@ -228,24 +222,21 @@ def _both_ways(parts: ScanParts, operands: Operands):
     row_of_chunks = pitch * p_size
 
     @inner
-    def prefix_group(
-        p, const, addresses, strides, steps, left, width, first, stop, carries, apart, seen
-    ):
+    def prefix_group(tile, left, width, first, stop, carries, apart, seen):
         """Carry the block's own prefix on over a group, the carries lying ``apart``."""
         for start in range(first, stop, LANES):
             count = least(LANES, stop - start)
             here = carries + (start - first) // LANES * apart
             for c in range(0, width, LANES):
                 lanes = least(LANES, width - c)
-                total, seen = prefix_total(
-                    p, const, addresses, strides, steps, start, count, left + c, lanes, seen
-                )
+                total, seen = prefix_total(tile, start, count, left + c, lanes, seen)
                 carried = p_combine(p_read(here + 8 * c, pitch), total)
                 p_write(here + apart + 8 * c, pitch, carried)
         return seen
 
     @inner
-    def scan_tile(p, const, addresses, strides, steps, left, width, outer):
+    def scan_tile(tile, left, width, outer):
+        p, const, addresses, _, steps = tile
         extent, blocks = word(p, EXTENT), word(p, BLOCKS)
         block_box, chunk_box, carries = block_scratch(), chunk_scratch(), p_chunk_scratch()
         groups = (extent + GROUP - 1) // GROUP
@@ -259,8 +250,9 @@ def _both_ways(parts: ScanParts, operands: Operands):
         before_groups = before_blocks + blocks * row_of_carries
         seen = nothing_seen()
         for c in range(0, width, LANES):
-            write(block_box + 8 * c, pitch, identity())
-            p_write(before_blocks + 8 * c, plane, p_identity())
+            row = fetch_row_columns(p, addresses, steps, left + c, least(LANES, width - c))
+            write(block_box + 8 * c, pitch, begin(const, row))
+            p_write(before_blocks + 8 * c, plane, p_begin(const, row))
         # All groups but the last in order, for the carries into them; then all from the last.
         for step in range(2 * groups - 1):
             back = step - (groups - 1)
@@ -272,10 +264,8 @@ def _both_ways(parts: ScanParts, operands: Operands):
                 if g % GROUPS == 0:
                     p_write(before_group + 8 * c, plane, p_identity())
                 p_write(carries + 8 * c, pitch, p_read(before_group + 8 * c, plane))
-            seen = prefix_group(
-                p, const, addresses, strides, steps, left, width, first, stop, carries,
-                row_of_chunks if back >= 0 else 0, seen,
-            )  # fmt: skip
+            apart = row_of_chunks if back >= 0 else 0
+            seen = prefix_group(tile, left, width, first, stop, carries, apart, seen)
             if back < 0:
                 for c in range(0, width, LANES):
                     after = p_read(carries + 8 * c, pitch)
@@ -300,21 +290,21 @@ def _both_ways(parts: ScanParts, operands: Operands):
                         p_read(carries + chunk * row_of_chunks + 8 * c, pitch),
                     )
                     seen = look_at_carry(seen, p_before)
-                    known, seen = prefix_states(
-                        p, const, addresses, strides, steps, start, count, left + c, lanes,
-                        p_before, seen,
-                    )  # fmt: skip
+                    known, seen = prefix_states(tile, start, count, left + c, lanes, p_before, seen)
                     carried = read(chunk_box + 8 * c, pitch)
                     before = combine(read(block_box + 8 * c, pitch), carried)
                     total, seen = scan_chunk(
-                        p, const, addresses, strides, steps, start, count, left + c, lanes, before,
-                        known, seen,
-                    )  # fmt: skip
+                        tile, start, count, left + c, lanes, before, known, seen
+                    )
                     write(chunk_box + 8 * c, pitch, combine(carried, total))
             if g % GROUPS == 0:
                 for c in range(0, width, LANES):
                     carry = combine(read(block_box + 8 * c, pitch), read(chunk_box + 8 * c, pitch))
                     write(block_box + 8 * c, pitch, carry)
+        for c in range(0, width, LANES):
+            lanes = least(LANES, width - c)
+            carry = read(block_box + 8 * c, pitch)
+            finish_columns(tile, left + c, lanes, carry)
         if not was_moderate(seen):
             set_word(p, STRAINED, 1)
 

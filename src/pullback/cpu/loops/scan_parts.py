@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
-from ...formulas.record import Quiet, ScanFormula
-from ..codegen.bind import (
-    Fold,
-    any_element,
-    element_emitter,
-    per_element,
-    per_row,
-    with_constants,
-)
+from ...formulas.record import Monoid, Quiet, ScanFormula
+from ..codegen.bind import any_element, element_emitter, per_element, per_row
 from ..codegen.elementary import primitives_for
+from ..codegen.fold import Fold, with_constants
 from ..codegen.jit import inner
+from ..codegen.neighbours import neighbours_of
 from ..codegen.operands import Operands
 from ..codegen.vectors import concatenate, no_vectors
 from ..codegen.watch import Watch
-
-# Elements scanned from the identity before the carry of what came before is put in front.
-SCAN_BLOCK = 512
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """An operand one position before in forward order.
-
-    ``shift`` is where the loops find it: at the position before or, where they run against the
-    forward direction, at the next one. ``border`` is what it is where there is none.
-    """
-
-    shift: int
-    border: float
-
-
-def neighbours_of(formula: ScanFormula, operands: Operands) -> dict[int, Neighbour]:
-    """The full operands that are read beside a position, by their place."""
-    shift = 1 if formula.against and formula.prefix is None else -1
-    borders = dict(formula.before)
-    return {
-        o: Neighbour(shift, borders.get(name.removesuffix("_before"), 0.0))
-        for o, name in enumerate(operands.full)
-        if name.endswith("_before")
-    }
+from ..words import SCAN_BLOCK as SCAN_BLOCK
 
 
 class QuietParts:
@@ -75,12 +46,21 @@ class ScanParts:
     """
 
     def __init__(self, formula: ScanFormula, element: str, operands: Operands, plain: bool):
+        if formula.prefix and not formula.against:
+            raise TypeError("a scan with a prefix must run against it")
         full, row = operands.full, operands.row
         primitives = primitives_for(element, plain)
-        self.prefix = Fold(formula.prefix, primitives, full, row) if formula.prefix else None
+        # A state may be read and written as float64, whatever the elements are.
+        of_states = primitives_for("f64", plain)
+        self.prefix = None
+        if formula.prefix:
+            begin = formula.prefix_start
+            self.prefix = Fold(formula.prefix, primitives, full, row, start=begin)
+            self.prefix_start = _state_in_front(begin, formula.prefix, self.prefix, of_states, row)
         self.selects = formula.prefix is not None and formula.prefix.selects
         known = ("", *(self.prefix.state if self.prefix else ()))
-        self.fold = Fold(formula.monoid, primitives, full, row, known)
+        self.fold = Fold(formula.monoid, primitives, full, row, known, start=formula.start)
+        self.start = _state_in_front(formula.start, formula.monoid, self.fold, of_states, row)
         constants = {**(self.prefix.constants if self.prefix else {}), **self.fold.constants}
         after = (*known, *self.fold.state)
         outputs = len(operands.outputs) - len(operands.ends)
@@ -93,30 +73,27 @@ class ScanParts:
         self.watch = Watch(element, full, row, formula.scaled if plain else None)
         self.neighbours = neighbours_of(formula, operands)
         self.quiet = QuietParts(formula, primitives, self.fold, full, row, known)
-        if formula.prefix and (formula.start or formula.end):
-            raise TypeError("a scan with a prefix has neither a start nor an end")
-        self.start = self._start(formula, element, row)
         self.end = None
         if formula.end:
             state, held = self.fold.state, self.fold.constants
-            self.end = per_row(formula.end, element, row, (), state, len(operands.ends), held)
+            self.end = per_row(formula.end, of_states, row, (), state, len(operands.ends), held)
 
-    def _start(self, formula: ScanFormula, element: str, row):
-        """``start(const, row)``: the state in front of a row."""
-        fold, identity = self.fold, self.fold.identity
-        if formula.start is None:
 
-            @inner
-            def nothing(const, row):
-                return identity()
-
-            return nothing
-        size = len(formula.monoid.state)
-        places = [formula.monoid.state.index(name) for name in fold.state]
-        begin = per_row(formula.start, element, row, (), (), size, picked=places)
+def _state_in_front(start: Callable | None, monoid: Monoid, fold: Fold, primitives, row):
+    """``begun(const, row)``: the state in front of a row."""
+    identity = fold.identity
+    if start is None:
 
         @inner
-        def begun(const, row):
-            return begin(const, row, no_vectors(), no_vectors())
+        def nothing(const, row):
+            return identity()
 
-        return begun
+        return nothing
+    size, places = len(monoid.state), [monoid.state.index(name) for name in fold.state]
+    begin = per_row(start, primitives, row, (), (), size, picked=places)
+
+    @inner
+    def begun(const, row):
+        return begin(const, row, no_vectors(), no_vectors())
+
+    return begun

@@ -4,32 +4,23 @@ The axis is cut into chunks of 8, and blocks of ``SCAN_BLOCK``. A chunk is scann
 fixed shape; the chunks of a block follow each other from the identity, and so do the blocks of a
 row. A position's state is (block's carry, chunk's carry) and then its place in the chunk. That
 order depends on the extent alone: the columns schedule builds the same one.
+
+A row goes by the name ``line``, as in :mod:`.rows`.
 """
 
 from __future__ import annotations
 
 from ...formulas.record import ScanFormula
-from ..codegen.block import (
-    BLOCKS,
-    EXTENT,
-    PARTS,
-    SCRATCH,
-    STRAINED,
-    TURN,
-    UNITS,
-    index_of,
-    is_streamed,
-    least,
-    set_word,
-    word,
-)
+from ..codegen.block import index_of, is_streamed, least, set_word, word
 from ..codegen.jit import inner
 from ..codegen.lanes import LANES
+from ..codegen.neighbours import fetch_along
 from ..codegen.operands import Operands, constants, fence
 from ..codegen.vectors import concatenate, counting, first_lanes, last_lanes, no_vectors, stack
 from ..codegen.watch import nothing_seen
+from ..words import BLOCKS, EXTENT, PARTS, SCRATCH, STRAINED, TURN, UNITS
 from .flush import flush
-from .scan_parts import SCAN_BLOCK, Neighbour, ScanParts
+from .scan_parts import SCAN_BLOCK, ScanParts
 
 # Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
 GROUP = 16
@@ -48,7 +39,7 @@ class RowScan:
         self.operands = operands
         self.flipped = flipped = operands.flipped
         self.lanes_of = last_lanes if flipped else first_lanes
-        self.fetch = self._fetch()
+        self.fetch = fetch_along(operands, self.parts.neighbours)
 
         @inner
         def indices(p, start):
@@ -58,43 +49,6 @@ class RowScan:
             return counting(index_of(p, start), turn)
 
         self.indices = indices
-
-    def _fetch(self):
-        """``fetch(p, addresses, strides, start, count)``: the full operands of a chunk."""
-        fetch_full = self.operands.fetch_full
-
-        @inner
-        def fetch(p, addresses, strides, start, count):
-            return fetch_full(p, addresses, strides, start, count)
-
-        for operand, neighbour in self.parts.neighbours.items():
-            fetch = self._with_neighbour(fetch, operand, neighbour)
-        return fetch
-
-    def _with_neighbour(self, fetch_others, operand: int, neighbour: Neighbour):
-        """Operands of a chunk, one of them read beside each position."""
-        operands = self.operands
-        read, swap = operands.fetch_one(operand), operands.replace(operand)
-        moved, filled = operands.moved_in(neighbour.border), operands.filled_in(neighbour.border)
-        if neighbour.shift > 0:
-
-            @inner
-            def fetch_next(p, addresses, strides, start, count):
-                full = fetch_others(p, addresses, strides, start, count)
-                there = least(count, word(p, EXTENT) - start - 1)
-                one = read(p, addresses, strides, start + 1, there)
-                return swap(full, filled(one, there))
-
-            return fetch_next
-
-        @inner
-        def fetch_previous(p, addresses, strides, start, count):
-            full = fetch_others(p, addresses, strides, start, count)
-            if start == 0:
-                return swap(full, moved(read(p, addresses, strides, 0, count)))
-            return swap(full, read(p, addresses, strides, start - 1, count))
-
-        return fetch_previous
 
     def chunk_scan(self, downwards: bool, writes: bool):
         """Scan eight positions and write their outputs; gives their total and what was seen."""
@@ -110,9 +64,8 @@ class RowScan:
         quiet_lift, quiet_total = quiet.fold.lift, quiet.fold.lane_total(downwards)
 
         @inner
-        def scan_chunk(
-            p, const, row, addresses, strides, start, count, known, block_carry, carried, seen
-        ):
+        def scan_chunk(line, start, count, known, block_carry, carried, seen):
+            p, const, row, addresses, strides = line
             full = fetch(p, addresses, strides, start, count)
             seen = look_at_gradient(seen, full)
             index = indices(p, start)
@@ -143,25 +96,22 @@ class RowScan:
         prefetch = self.operands.prefetch()
 
         @inner
-        def scan_block(p, const, row, addresses, strides, b, block_carry, ahead, next_first):
+        def scan_block(line, b, block_carry, ahead, next_first):
+            p, const, row, addresses, strides = line
             first, stop = b * SCAN_BLOCK, least((b + 1) * SCAN_BLOCK, word(p, EXTENT))
             box = staging_box()
             addresses, place = stage(p, addresses, first, stop, box)
-            nothing = no_vectors()
+            line = (p, const, row, addresses, strides)
+            nothing, unseen = no_vectors(), nothing_seen()
             carried = identity()
             whole = first + (stop - first) // LANES * LANES
             for start in range(first, whole, LANES):
                 prefetch(ahead, next_first + start - first)
-                total, _ = scan_chunk(
-                    p, const, row, addresses, strides, start, LANES, nothing, block_carry, carried,
-                    nothing_seen(),
-                )  # fmt: skip
+                total, _ = scan_chunk(line, start, LANES, nothing, block_carry, carried, unseen)
                 carried = combine(carried, total)
             if whole < stop:
-                total, _ = scan_chunk(
-                    p, const, row, addresses, strides, whole, stop - whole, nothing, block_carry,
-                    carried, nothing_seen(),
-                )  # fmt: skip
+                count = stop - whole
+                total, _ = scan_chunk(line, whole, count, nothing, block_carry, carried, unseen)
                 carried = combine(carried, total)
             unstage(place, box, stop - first)
             return carried
@@ -205,9 +155,8 @@ class RowScan:
         fetch, indices, lanes_of = self.fetch, self.indices, self.lanes_of
 
         @inner
-        def prefix_chunk(
-            p, const, row, addresses, strides, start, count, block_carry, carried, at, seen
-        ):
+        def prefix_chunk(line, start, count, block_carry, carried, at, seen):
+            p, const, row, addresses, strides = line
             full = fetch(p, addresses, strides, start, count)
             seen = look_at_factor(seen, full)
             lifted = lift(indices(p, start), const, full, row, row)
@@ -223,22 +172,17 @@ class RowScan:
             return combine(carried, total), seen
 
         @inner
-        def prefix_block(p, const, row, addresses, strides, b, block_carry, planes, seen):
+        def prefix_block(line, b, block_carry, planes, seen):
             first = b * SCAN_BLOCK
-            stop = least(first + SCAN_BLOCK, word(p, EXTENT))
+            stop = least(first + SCAN_BLOCK, word(line[0], EXTENT))
             whole = first + (stop - first) // LANES * LANES
             carried = identity()
             for start in range(first, whole, LANES):
                 at = planes + (start - first) * 8
-                carried, seen = prefix_chunk(
-                    p, const, row, addresses, strides, start, LANES, block_carry, carried, at, seen
-                )
+                carried, seen = prefix_chunk(line, start, LANES, block_carry, carried, at, seen)
             if whole < stop:
-                at = planes + (whole - first) * 8
-                carried, seen = prefix_chunk(
-                    p, const, row, addresses, strides, whole, stop - whole, block_carry, carried,
-                    at, seen,
-                )  # fmt: skip
+                at, count = planes + (whole - first) * 8, stop - whole
+                carried, seen = prefix_chunk(line, whole, count, block_carry, carried, at, seen)
             return carried, seen
 
         return prefix_block
@@ -252,29 +196,26 @@ class RowScan:
         staging_box, stage, unstage = self.staging(writes)
 
         @inner
-        def back_block(p, const, row, addresses, strides, b, block_carry, planes, seen):
+        def back_block(line, b, block_carry, planes, seen):
+            p, const, row, addresses, strides = line
             first = b * SCAN_BLOCK
             stop = least(first + SCAN_BLOCK, word(p, EXTENT))
             box = staging_box()
             addresses, place = stage(p, addresses, first, stop, box)
+            line = (p, const, row, addresses, strides)
             whole = first + (stop - first) // LANES * LANES
             carried = identity()
             if whole < stop:
                 before = read(planes + (whole - first) * 8, PLANE)
                 known = behind_nothing(no_vectors(), before)
-                total, seen = scan_chunk(
-                    p, const, row, addresses, strides, whole, stop - whole, known, block_carry,
-                    carried, seen,
-                )  # fmt: skip
+                count = stop - whole
+                total, seen = scan_chunk(line, whole, count, known, block_carry, carried, seen)
                 carried = combine(carried, total)
             for back in range((whole - first) // LANES):
                 start = whole - (back + 1) * LANES
                 before = read(planes + (start - first) * 8, PLANE)
                 known = behind_nothing(no_vectors(), before)
-                total, seen = scan_chunk(
-                    p, const, row, addresses, strides, start, LANES, known, block_carry, carried,
-                    seen,
-                )  # fmt: skip
+                total, seen = scan_chunk(line, start, LANES, known, block_carry, carried, seen)
                 carried = combine(carried, total)
             unstage(place, box, stop - first)
             return carried, seen
@@ -296,7 +237,7 @@ def make_scan_rows_kernel(formula: ScanFormula, element: str, operands: Operands
         for unit in range(begin, end):
             addresses = addresses_of(p, unit)
             following = addresses_of(p, least(unit + 1, end - 1))
-            scan_row(p, const, fetch_rows(addresses), addresses, strides, following)
+            scan_row((p, const, fetch_rows(addresses), addresses, strides), following)
         fence()
 
     return kernel
@@ -307,15 +248,15 @@ def _one_way(scan: RowScan):
     scan_block, finish_row = scan.block_scan(writes=True), _row_end(scan)
 
     @inner
-    def scan_row(p, const, row, addresses, strides, following):
+    def scan_row(line, following):
+        p, const, row, addresses, _ = line
         carry = start(const, row)
         blocks = word(p, BLOCKS)
         for b in range(blocks):
             ahead, next_first = addresses, (b + AHEAD) * SCAN_BLOCK
             if b + AHEAD >= blocks:
                 ahead, next_first = following, (b + AHEAD - blocks) * SCAN_BLOCK
-            total = scan_block(p, const, row, addresses, strides, b, carry, ahead, next_first)
-            carry = combine(carry, total)
+            carry = combine(carry, scan_block(line, b, carry, ahead, next_first))
         finish_row(const, row, addresses, carry)
 
     return scan_row
@@ -341,8 +282,8 @@ def _row_end(scan: RowScan):
 
 def _both_ways(scan: RowScan):
     """The carry into every group is kept in the workspace, where there are several."""
-    operands, prefix, identity = scan.operands, scan.parts.prefix, scan.parts.fold.identity
-    p_identity, p_size = prefix.identity, prefix.size
+    operands, start, p_start = scan.operands, scan.parts.start, scan.parts.prefix_start
+    p_size, finish_row = scan.parts.prefix.size, _row_end(scan)
     ways = BothWays(scan)
     sweep, allocate = ways.sweep(), ways.planes
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
@@ -353,11 +294,12 @@ def _both_ways(scan: RowScan):
         planes = allocate()
         for unit in range(begin, end):
             addresses = addresses_of(p, unit)
+            row = fetch_rows(addresses)
+            line = (p, const, row, addresses, strides)
             kept = word(p, SCRATCH) + unit * groups * p_size * 8
-            sweep(
-                p, const, fetch_rows(addresses), addresses, strides, 0, blocks, groups - 1,
-                p_identity(), identity(), kept, planes,
-            )  # fmt: skip
+            before, carry = p_start(const, row), start(const, row)
+            carry = sweep(line, 0, blocks, groups - 1, before, carry, kept, planes)
+            finish_row(const, row, addresses, carry)
         fence()
 
     return kernel
@@ -376,6 +318,7 @@ class BothWays:
 
         The first ``forwards`` steps go over groups in order, each leaving in ``kept`` the prefix
         carry into it; then all groups follow from the last, whose carry is at hand, to the first.
+        Gives the state behind them all.
         """
         parts = self.scan.parts
         prefix, combine, look_at_row = parts.prefix, parts.fold.combine, parts.watch.row_gradient
@@ -385,10 +328,8 @@ class BothWays:
         was_moderate = parts.watch.was_moderate
 
         @inner
-        def sweep(
-            p, const, row, addresses, strides, first, last, forwards, before, carry, kept, planes
-        ):
-            seen = look_at_row(nothing_seen(), row)
+        def sweep(line, first, last, forwards, before, carry, kept, planes):
+            seen = look_at_row(nothing_seen(), line[2])
             groups = (last - first + GROUP - 1) // GROUP
             for step in range(forwards + groups):
                 back = step - forwards
@@ -401,20 +342,17 @@ class BothWays:
                 stop = least(start + GROUP, last)
                 for b in range(start, stop):
                     at = planes + (b - start) * 8 * SCAN_BLOCK
-                    total, seen = prefix_block(
-                        p, const, row, addresses, strides, b, before, at, seen
-                    )
+                    total, seen = prefix_block(line, b, before, at, seen)
                     before = p_combine(before, total)
                 if back >= 0:
                     for k in range(stop - start):
                         b = stop - 1 - k
                         at = planes + (b - start) * 8 * SCAN_BLOCK
-                        total, seen = back_block(
-                            p, const, row, addresses, strides, b, carry, at, seen
-                        )
+                        total, seen = back_block(line, b, carry, at, seen)
                         carry = combine(carry, total)
             if not was_moderate(seen):
-                set_word(p, STRAINED, 1)
+                set_word(line[0], STRAINED, 1)
+            return carry
 
         return sweep
 
@@ -432,10 +370,8 @@ def make_prefix_totals_kernel(formula: ScanFormula, element: str, operands: Oper
         planes = allocate()
         for unit in range(begin, end):
             addresses = addresses_of(p, unit // blocks)
-            row = fetch_rows(addresses)
-            total, _ = prefix_block(
-                p, const, row, addresses, strides, unit % blocks, identity(), planes, nothing_seen()
-            )
+            line = (p, const, fetch_rows(addresses), addresses, strides)
+            total, _ = prefix_block(line, unit % blocks, identity(), planes, nothing_seen())
             write_one(word(p, SCRATCH) + unit * size * 8, total)
 
     return kernel
@@ -450,7 +386,7 @@ def make_back_totals_kernel(formula: ScanFormula, element: str, operands: Operan
     ways, fold, prefix = BothWays(scan), scan.parts.fold, scan.parts.prefix
     identity, size, write_one = fold.identity, fold.size, fold.write_one
     p_combine, p_size, carry_into = prefix.combine, prefix.size, _carry_into(prefix)
-    p_identity = prefix.identity
+    p_start = scan.parts.prefix_start
     prefix_block, allocate = ways.prefix_block, ways.planes
     back_block = scan.back_block(writes=False)
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
@@ -466,17 +402,14 @@ def make_back_totals_kernel(formula: ScanFormula, element: str, operands: Operan
             index, part = unit // parts, unit % parts
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
+            line = (p, const, row, addresses, strides)
             first = least(skipped + part * share, blocks)
             totals_before = word(p, SCRATCH) + index * blocks * p_size * 8
-            before = carry_into(totals_before, first, p_identity())
+            before = carry_into(totals_before, first, p_start(const, row))
             for b in range(first, least(first + share, blocks)):
-                total, _ = prefix_block(
-                    p, const, row, addresses, strides, b, before, planes, nothing_seen()
-                )
+                total, _ = prefix_block(line, b, before, planes, nothing_seen())
                 before = p_combine(before, total)
-                back, _ = back_block(
-                    p, const, row, addresses, strides, b, identity(), planes, nothing_seen()
-                )
+                back, _ = back_block(line, b, identity(), planes, nothing_seen())
                 write_one(totals + (index * blocks + b) * size * 8, back)
 
     return kernel
@@ -485,10 +418,10 @@ def make_back_totals_kernel(formula: ScanFormula, element: str, operands: Operan
 def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operands, plain: bool):
     """A two-way scan over parts of rows, each from the totals on both sides of it."""
     scan = RowScan(formula, element, operands, plain)
-    fold, prefix = scan.parts.fold, scan.parts.prefix
-    combine, identity, size, read_one = fold.combine, fold.identity, fold.size, fold.read_one
+    fold, prefix, finish_row = scan.parts.fold, scan.parts.prefix, _row_end(scan)
+    combine, size, read_one, start = fold.combine, fold.size, fold.read_one, scan.parts.start
     p_combine, p_size, carry_into = prefix.combine, prefix.size, _carry_into(prefix)
-    p_identity = prefix.identity
+    p_start = scan.parts.prefix_start
     p_read_one, p_write_one = prefix.read_one, prefix.write_one
     ways = BothWays(scan)
     sweep, allocate = ways.sweep(), ways.planes
@@ -508,7 +441,7 @@ def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operand
             last = least(first + share, blocks)
             totals = word(p, SCRATCH) + index * blocks * p_size * 8
             kept = totals + area + first * p_size * 8
-            before = carry_into(totals, first, p_identity())
+            before = carry_into(totals, first, p_start(const, row))
             into_last = before
             for b in range(first, last):
                 if (b - first) % GROUP == 0:
@@ -516,10 +449,13 @@ def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operand
                     into_last = before
                 before = p_combine(before, p_read_one(totals + b * p_size * 8))
             behind = word(p, SCRATCH) + 2 * area + index * blocks * size * 8
-            carry = identity()
+            carry = start(const, row)
             for back in range(blocks - last):
                 carry = combine(carry, read_one(behind + (blocks - 1 - back) * size * 8))
-            sweep(p, const, row, addresses, strides, first, last, 0, into_last, carry, kept, planes)
+            line = (p, const, row, addresses, strides)
+            carry = sweep(line, first, last, 0, into_last, carry, kept, planes)
+            if part == 0:
+                finish_row(const, row, addresses, carry)
         fence()
 
     return kernel
@@ -557,10 +493,8 @@ def make_scan_totals_kernel(formula: ScanFormula, element: str, operands: Operan
         for unit in range(begin, end):
             index, b = unit // counted, unit % counted
             addresses = addresses_of(p, index)
-            row = fetch_rows(addresses)
-            total = scan_block(
-                p, const, row, addresses, strides, b, identity(), addresses, (b + 1) * SCAN_BLOCK
-            )
+            line = (p, const, fetch_rows(addresses), addresses, strides)
+            total = scan_block(line, b, identity(), addresses, (b + 1) * SCAN_BLOCK)
             write_one(word(p, SCRATCH) + (index * blocks + b) * size * 8, total)
 
     return kernel
@@ -587,10 +521,9 @@ def make_scan_parts_kernel(formula: ScanFormula, element: str, operands: Operand
             last = least(first + share, blocks)
             totals = word(p, SCRATCH) + index * blocks * size * 8
             carry = carry_into(totals, first, start(const, row))
+            line = (p, const, row, addresses, strides)
             for b in range(first, last):
-                total = scan_block(
-                    p, const, row, addresses, strides, b, carry, addresses, (b + 1) * SCAN_BLOCK
-                )
+                total = scan_block(line, b, carry, addresses, (b + 1) * SCAN_BLOCK)
                 carry = combine(carry, total)
             if last == blocks and first < last:
                 finish_row(const, row, addresses, carry)

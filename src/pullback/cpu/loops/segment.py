@@ -11,78 +11,113 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ..codegen.block import fetch_min, int32_at, least, set_word, word
+from ..codegen.block import fetch_min, int32_at, set_word, word
 from ..codegen.jit import inner
-from ..codegen.lanes import LANES
+from ..codegen.lanes import I64, LANES, splat
 from ..codegen.storage import ITEMSIZE
+from ..segment_words import (
+    COUNTS,
+    FIRST_OUTPUT,
+    FLAGS,
+    ID_STRIDE,
+    IDS,
+    NUM_COLUMNS,
+    NUM_INPUTS,
+    NUM_OPERANDS,
+    NUM_SEGMENTS,
+    OPERANDS,
+    ORDER,
+    ORDERED,
+    PARTS,
+    STARTS,
+)
 
-# Words of the parameter block of a segment kernel. Words 11 to 14 hold the constants of formulas,
-# as in any other block; the extent among them is that of a segment, and put in there.
-IDS, ID_STRIDE = 0, 1  # ids or offsets, and the byte stride between them
-NUM_INPUTS = 2
-NUM_COLUMNS = 3
-NUM_SEGMENTS = 4
-ORDER = 5  # workspace: row numbers in order of id
-STARTS = 6  # workspace: where each segment begins in ORDER
-COUNTS = 7  # workspace: rows of each part in each segment, then where the next of them goes
-PARTS = 8  # parts the rows are sorted in
-FLAGS = 9  # answer of a check: two rows
-FIRST_OUTPUT, NUM_OPERANDS = 10, 15  # among the operands
-OPERANDS = 16  # address, byte stride between rows and between columns of each operand
-
-# Ids from this size on are sorted in as many parts as there are threads, up to so many.
-PARTED_BYTES = 1 << 18
-MOST_PARTS = 4
-
-
-def sorting_parts(rows: int, threads: int) -> int:
-    return min(threads, MOST_PARTS) if 8 * rows >= PARTED_BYTES else 1
+LONGS, BYTE = ir.VectorType(I64, LANES), ir.IntType(LANES)
 
 
-def sorting_offsets(segments: int) -> dict[int, int]:
-    """Where in the workspace each array of the sort begins, by its word of the block."""
-    counts = 8 * (segments + 1)
-    return {STARTS: 0, COUNTS: counts, ORDER: counts + 8 * MOST_PARTS * segments}
+def make_id_from(ids: str):
+    """``id_from(address)``: an id, or an offset."""
+    wide = ids == "i64"
 
+    @inner
+    def id_from(address):
+        return word(address, 0) if wide else int32_at(address)
 
-def sorting_bytes(rows: int, segments: int) -> int:
-    return sorting_offsets(segments)[ORDER] + 8 * rows
+    return id_from
 
 
 def make_id_at(ids: str):
     """``id_at(p, n)``: the id of a row, or an offset."""
-    wide = ids == "i64"
+    id_from = make_id_from(ids)
 
     @inner
     def id_at(p, n):
-        address = word(p, IDS) + n * word(p, ID_STRIDE)
-        return word(address, 0) if wide else int32_at(address)
+        return id_from(word(p, IDS) + n * word(p, ID_STRIDE))
 
     return id_at
+
+
+def _any_of_eight(bits: int):
+    """``any_of(address, segments, order)``: whether one of eight packed ids is not as it should be.
+
+    Out of range or, where ``order`` asks for it, less than the one before.
+    """
+    kind = ir.VectorType(ir.IntType(bits), LANES)
+
+    def load(builder, address):
+        value = builder.load(builder.inttoptr(address, kind.as_pointer()))
+        value.align = bits // 8
+        return value if bits == 64 else builder.sext(value, LONGS)
+
+    @intrinsic
+    def any_of(context, address, segments, order):
+        def codegen(ctx, builder, sig, args):
+            ids = load(builder, args[0])
+            wrong = builder.icmp_unsigned(">=", ids, splat(builder, args[1]))
+            before = load(builder, builder.sub(args[0], I64(bits // 8)))
+            falls = builder.icmp_signed(">", before, ids)
+            asked = splat(builder, builder.icmp_signed("!=", args[2], I64(0)))
+            wrong = builder.or_(wrong, builder.and_(falls, asked))
+            return builder.icmp_unsigned("!=", builder.bitcast(wrong, BYTE), BYTE(0))
+
+        return types.boolean(*[types.int64] * 3), codegen
+
+    return any_of
 
 
 def make_check_kernel(ids: str):
     """``kernel(p, begin, end)`` over rows: look for ids out of range and out of order.
 
-    The two words at ``FLAGS`` are lowered to the first row out of range and the first out of order.
+    The two words at ``FLAGS`` are lowered to the first row out of range and the first out of order,
+    if the order matters.
     """
     id_at = make_id_at(ids)
+    any_of, size = _any_of_eight(8 * ITEMSIZE[ids]), ITEMSIZE[ids]
 
-    def kernel(p, begin, end):
+    @inner
+    def look(p, begin, end):
+        """One id after the other."""
         segments, answer = word(p, NUM_SEGMENTS), word(p, FLAGS)
-        outside = unordered = end
         previous = id_at(p, max(begin - 1, 0))
         for n in range(begin, end):
             s = id_at(p, n)
             if s < 0 or s >= segments:
-                outside = least(outside, n)
-            if s < previous:
-                unordered = least(unordered, n)
+                fetch_min(answer, n)
+            if s < previous and word(p, ORDERED) != 0:
+                fetch_min(answer + 8, n)
             previous = s
-        if outside < end:
-            fetch_min(answer, outside)
-        if unordered < end:
-            fetch_min(answer + 8, unordered)
+
+    def kernel(p, begin, end):
+        segments, ordered, at = word(p, NUM_SEGMENTS), word(p, ORDERED), word(p, IDS)
+        first, whole = begin, begin
+        if word(p, ID_STRIDE) == size:
+            first = max(begin, 1)  # the id before is looked at too
+            whole = first + max(end - first, 0) // LANES * LANES
+        look(p, begin, first)
+        for n in range(first, whole, LANES):
+            if any_of(at + n * size, segments, ordered):
+                look(p, n, n + LANES)
+        look(p, whole, end)
 
     return kernel
 

@@ -11,25 +11,31 @@ from numba import types
 from numba.extending import intrinsic
 
 from ...formulas.record import Pass, RowFormula
-from ..codegen.bind import BoundPass, per_element, per_row
+from ..codegen.bind import per_element, per_row
 from ..codegen.block import emit_word, least, word
 from ..codegen.elementary import primitives_for
 from ..codegen.jit import inlined, inner
 from ..codegen.lanes import DOUBLES, I64, LANES, splat
 from ..codegen.operands import Operands, constants
+from ..codegen.passes import BoundPass
 from ..codegen.vectors import counting, no_vectors, stack, tuple_intrinsics, unpack
-from .segment import (
+from ..segment_words import (
+    ID_STRIDE,
+    IDS,
     NUM_COLUMNS,
     NUM_INPUTS,
     NUM_SEGMENTS,
     OPERANDS,
     ORDER,
     STARTS,
-    make_clear_row,
-    make_id_at,
+    STATES,
+    TILE_COLUMNS,
 )
+from ..segment_words import TILE as WIDTH
+from ..words import LINE
+from .segment import make_clear_row, make_id_at, make_id_from
 
-TILE = 256
+TILE = TILE_COLUMNS
 PITCH = 8 * TILE
 
 
@@ -162,7 +168,8 @@ class _Tile:
         """``finish_at(p, const, at, steps, left, width, boxes, c)``: one value a column."""
         operands, outputs = self.operands, len(self.operands.outputs)
         read_known, read_row = tuple_intrinsics(len(known))[0], self.read_row
-        finish = per_row(self.formula.finish, self.element, operands.row, known, (), outputs)
+        primitives = primitives_for(self.element)
+        finish = per_row(self.formula.finish, primitives, operands.row, known, (), outputs)
         put = operands.put_columns
 
         @inner
@@ -236,7 +243,7 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
     if formula.finish and not passes:
         passes = (Pass(close=_nothing),)
     for k, step in enumerate(passes):
-        bound = BoundPass(step, element, operands.full, operands.row, known)
+        bound = BoundPass(formula, step, element, operands, known)
         after = known + step.names
         is_last = formula.finish is not None and k == len(passes) - 1
         finish_at = tile.make_finish(after) if is_last else _not_yet
@@ -355,5 +362,72 @@ def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands,
                 compute(p, memory, s, n, n + 1, box)
             else:
                 clear_row(p, n)
+
+    return kernel
+
+
+def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids: str):
+    """``kernel(p, begin, end)`` over tiles of columns, for rows in any order.
+
+    A tile holds the states of all segments, to which rows are added as they come: those of a
+    segment in row order, as if they had been sorted.
+    """
+    (step,) = formula.passes
+    tile = _Tile(formula, element, operands, _row_itself)
+    bound = BoundPass(formula, step, element, operands, ("",))
+    fold = bound.fold
+    close_at, finish_at = tile.make_close(bound, 1), tile.make_finish(("", *step.names))
+    lift, combine, identity, size = fold.lift, fold.combine, fold.identity, fold.size
+    read, write, fetch, places = fold.read, fold.write, operands.fetch_columns, tile.places
+    all_addresses, row_strides, column_strides = (_operand_words(operands, k) for k in range(3))
+    id_from = make_id_from(ids)
+    known_at = max(1, len(operands.row)) * PITCH
+    scratch = stack((known_at + (1 + len(step.names)) * PITCH) // 8)
+
+    @inlined
+    def fold_row(p, const, at, steps, left, width, states, pitch):
+        """One row into the states of its segment."""
+        whole = width // LANES * LANES
+        for c in range(0, whole, LANES):
+            full = fetch(p, at, steps, left + c, LANES)
+            lifted = lift(counting(0, 0), const, full, no_vectors(), no_vectors())
+            write(states + 8 * c, pitch, combine(read(states + 8 * c, pitch), lifted))
+        if whole < width:
+            full = fetch(p, at, steps, left + whole, width - whole)
+            lifted = lift(counting(0, 0), const, full, no_vectors(), no_vectors())
+            write(states + 8 * whole, pitch, combine(read(states + 8 * whole, pitch), lifted))
+
+    @inner
+    def fold_rows(p, const, left, width, box, pitch):
+        addresses, strides, steps = all_addresses(p), row_strides(p), column_strides(p)
+        rows, segments = word(p, NUM_INPUTS), word(p, NUM_SEGMENTS)
+        # Not looked up for every row: a store to a state could have changed them.
+        ids_at, id_stride = word(p, IDS), word(p, ID_STRIDE)
+        for n in range(rows):
+            s = id_from(ids_at + n * id_stride)
+            if 0 <= s < segments:
+                at = places(addresses, strides, n, s)
+                fold_row(p, const, at, steps, left, width, box + s * size * pitch, pitch)
+
+    def kernel(p, begin, end):
+        const, room = constants(p), scratch()
+        boxes = (room, room + known_at, room)
+        addresses, strides, steps = all_addresses(p), row_strides(p), column_strides(p)
+        columns, segments = word(p, NUM_COLUMNS), word(p, NUM_SEGMENTS)
+        pitch = 8 * word(p, WIDTH)
+        for unit in range(begin, end):
+            left = unit * word(p, WIDTH)
+            width = least(word(p, WIDTH), columns - left)
+            # Vectors that cross a line are loaded and stored in two halves.
+            box = (word(p, STATES) + LINE - 1) // LINE * LINE + unit * segments * size * pitch
+            for s in range(segments):
+                for c in range(0, width, LANES):
+                    write(box + s * size * pitch + 8 * c, pitch, identity())
+            fold_rows(p, const, left, width, box, pitch)
+            for s in range(segments):
+                at = places(addresses, strides, s, s)
+                for c in range(0, width, LANES):
+                    close_at(const, boxes, c, read(box + s * size * pitch + 8 * c, pitch))
+                    finish_at(p, const, at, steps, left, width, boxes, c)
 
     return kernel

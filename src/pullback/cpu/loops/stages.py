@@ -8,11 +8,14 @@ order a single thread would have used.
 from __future__ import annotations
 
 from ...formulas.record import RowFormula
-from ..codegen.bind import BoundPass, per_row
-from ..codegen.block import BLOCKS, EXTENT, SCRATCH, UNITS, least, word
+from ..codegen.bind import per_row
+from ..codegen.block import least, word
+from ..codegen.elementary import primitives_for
 from ..codegen.jit import inner
 from ..codegen.operands import Operands, constants, fence
+from ..codegen.passes import BoundPass
 from ..codegen.vectors import no_vectors
+from ..words import BLOCKS, EXTENT, SCRATCH, UNITS
 from .rows import BLOCK, make_apply_range, make_block_fold
 
 
@@ -26,13 +29,13 @@ def make_stage_kernel(formula: RowFormula, element: str, operands: Operands, sta
     known: tuple[str, ...] = ("",)
     before = 0  # components of earlier passes' states, one for each block of every row
     for step in formula.passes[:stage]:
-        bound = BoundPass(step, element, operands.full, operands.row, known)
+        bound = BoundPass(formula, step, element, operands, known)
         joined = _with_pass(joined, bound, before)
         before += bound.fold.size if bound.fold else 0
         known = known + step.names
     if stage < len(formula.passes):
-        bound = BoundPass(formula.passes[stage], element, operands.full, operands.row, known)
-        return _partials(bound, operands, joined, before)
+        bound = BoundPass(formula, formula.passes[stage], element, operands, known)
+        return _partials(formula, bound, operands, joined, before)
     if formula.finish:
         return _finish(formula, element, operands, joined, known)
     return _apply(formula, element, operands, joined, known)
@@ -65,7 +68,7 @@ def _with_pass(joined, bound: BoundPass, before: int):
     return folded
 
 
-def _partials(bound: BoundPass, operands: Operands, joined, before: int):
+def _partials(formula: RowFormula, bound: BoundPass, operands: Operands, joined, before: int):
     fold = bound.fold
     if fold is None:  # nothing to fold: the next stage prepares it
 
@@ -74,7 +77,7 @@ def _partials(bound: BoundPass, operands: Operands, joined, before: int):
 
         return nothing
 
-    block_fold = make_block_fold(fold, operands)
+    block_fold = make_block_fold(formula, bound, operands)
     size, write_one = fold.size, fold.write_one
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
@@ -85,12 +88,12 @@ def _partials(bound: BoundPass, operands: Operands, joined, before: int):
         for index in range(begin // blocks, (end + blocks - 1) // blocks):
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
+            line = (p, const, row, addresses, strides)
             known = joined(p, const, row, index)
             for unit in range(max(begin, index * blocks), least(end, (index + 1) * blocks)):
                 start = (unit - index * blocks) * BLOCK
                 stop = least(start + BLOCK, extent)
-                state = block_fold(p, const, row, known, addresses, strides, start, stop)
-                write_one(base + unit * size * 8, state)
+                write_one(base + unit * size * 8, block_fold(line, known, start, stop))
 
     return kernel
 
@@ -109,14 +112,16 @@ def _apply(formula: RowFormula, element: str, operands: Operands, joined, known)
             first, last = max(begin, index * blocks), least(end, (index + 1) * blocks)
             start = (first - index * blocks) * BLOCK
             stop = least((last - index * blocks) * BLOCK, extent)
-            apply_range(p, const, row, found, addresses, strides, start, stop, addresses)
+            line = (p, const, row, addresses, strides)
+            apply_range(line, found, start, stop, addresses)
         fence()
 
     return kernel
 
 
 def _finish(formula: RowFormula, element: str, operands: Operands, joined, known):
-    finish = per_row(formula.finish, element, operands.row, known, (), len(operands.outputs))
+    outputs, primitives = len(operands.outputs), primitives_for(element)
+    finish = per_row(formula.finish, primitives, operands.row, known, (), outputs)
     addresses_of, fetch_rows, store_rows = (
         operands.addresses,
         operands.fetch_rows,

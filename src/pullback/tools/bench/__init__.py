@@ -7,7 +7,7 @@
 True
 """
 
-from .case import Case
+from ..case import Case
 from .cells import DIRECTIONS, FULL, QUICK, Grid, cells, default_ops, find_op, named_ops
 from .harness import Settings, measure, run
 from .peers import PEERS, QUICK_PEERS, installed

@@ -10,7 +10,7 @@ from ...core.catalog import OPS, catalog
 from ...core.declare import Op
 from ...core.elements import FLOATS
 from ...errors import UnsupportedError
-from .case import Case
+from ..case import Case, cuts
 
 SegmentShape = tuple[int, int, int]
 
@@ -49,14 +49,12 @@ DIRECTIONS = ("backward", "forward", "both")
 
 
 def _goes(op: Op, direction: str) -> bool:
-    # The sum of a segment op is its forward, so that one is part of every backward benchmark.
-    return direction in ("both", op.direction) or (
-        direction == "backward" and op.family == "segment"
-    )
+    # The folding of a segment op is its forward, so that one is part of every backward benchmark.
+    return direction in ("both", op.direction) or (direction == "backward" and bool(cuts(op)))
 
 
 def default_ops(direction: str = "backward") -> tuple[Op, ...]:
-    """The ops of one direction, or of both; segment sums come forward and backward."""
+    """The ops of one direction, or of both; segment ops come forward and backward."""
     return tuple(op for op in catalog() if _goes(op, direction))
 
 
@@ -99,15 +97,12 @@ def cells(
             if element not in op.dtypes:
                 continue
             everywhere = bool(dtypes) or element in grid.elsewhere
-            if op.family == "segment":
+            if cuts(op):
                 yield from _segment_cells(op, element, grid, shapes, everywhere)
                 continue
             for shape, own_axes in _shapes(grid, shapes, axes, everywhere):
-                if op.family == "lerp":
-                    yield Case(op, element, shape, None)
-                    continue
-                for axis in own_axes:
-                    yield Case(op, element, shape, axis)
+                for axis in own_axes if op.parameter("axis") else own_axes[:1]:
+                    yield Case.of(op, element, shape, axis=axis)
 
 
 def _shapes(grid: Grid, shapes: Sequence[tuple[int, ...]], axes: Sequence[int], everywhere: bool):
@@ -132,4 +127,4 @@ def _segment_cells(
         wanted = grid.segments if everywhere else grid.segments[:1]
     for rows, width, segments in wanted:
         for order in grid.orders:
-            yield Case(op, element, (rows, width), None, segments=segments, order=order)
+            yield Case.of(op, element, (rows, width), (), segments, order == "sorted")

@@ -14,10 +14,10 @@ import numpy as np
 
 from ...core.catalog import catalog
 from ...core.declare import Op
-from .case import Case
+from ..case import Case, cuts
+from ..operands import make_operands
 from .harness import Settings, heading, thread_count
-from .operands import make_operands
-from .peers import jax_forward, to_torch, torch_forward
+from .peers import NotOffered, jax_forward, to_torch, torch_forward, variables
 from .timing import interleave
 
 SHAPES = ((4096, 4096), (1, 128))
@@ -56,16 +56,14 @@ class Torch:
         ours = SimpleNamespace(**functions_of_ours, linalg=linalg)
         # In memory of torch's own, which is aligned as its users' tensors are.
         tensors = {n: to_torch(torch, a).clone() for n, a in given.items()}
-        leaves = [tensors[n].requires_grad_() for n in given if n != "segment_ids"]
+        leaves = [tensors[n].requires_grad_() for n in variables(case)]
         gradient = to_torch(torch, dy).clone()
-        if case.family == "segment":
-            ids, count = tensors["segment_ids"], case.segments
-            functions: dict[str, Callable[..., Any]] = {
-                "pullback": lambda x: pt.segment_sum(x, ids, count),
-                "own": lambda x: x.new_zeros(count, x.shape[1]).index_add(0, ids, x),
-            }
-        else:
-            functions = {"pullback": torch_forward(ours, case), "own": torch_forward(torch, case)}
+        own = torch_forward(torch, case, tensors)
+        mine = torch_forward(ours, case, tensors)
+        if case.is_segmented:
+            ids, segmented = tensors[cuts(case.op)[0].name], getattr(pt, case.op.kind)
+            mine = lambda x: segmented(x, ids, case.segments)  # noqa: E731
+        functions = {"pullback": mine, "own": own}
 
         def step(function: Callable[..., Any]) -> Step:
             return lambda: torch.autograd.grad(function(*leaves), leaves, gradient)
@@ -85,16 +83,9 @@ class Jax:
         import pullback.jax as pj
 
         arrays = {n: jax.numpy.asarray(a) for n, a in given.items()}
-        leaves = [arrays[n] for n in given if n != "segment_ids"]
+        leaves = [arrays[n] for n in variables(case)]
         gradient = jax.numpy.asarray(dy)
-        if case.family == "segment":
-            ids, count = arrays["segment_ids"], case.segments
-            functions: dict[str, Callable[..., Any]] = {
-                "pullback": lambda x: pj.segment_sum(x, ids, count),
-                "own": lambda x: jax.ops.segment_sum(x, ids, count),
-            }
-        else:
-            functions = {"pullback": _our_jax(pj, case), "own": jax_forward(jax, case)}
+        functions = {"pullback": _our_jax(pj, case, arrays), "own": jax_forward(jax, case, arrays)}
 
         def step(function: Callable[..., Any]) -> Step:
             def both(gradient: Any, *leaves: Any) -> Any:
@@ -107,14 +98,19 @@ class Jax:
         return {who: step(f) for who, f in functions.items()}
 
 
-def _our_jax(pj: Any, case: Case) -> Callable[..., Any]:
-    function, axes = getattr(pj, case.op.kind), case.axes
-    if case.family == "lerp":
-        return lambda a, b: function(a, b, case.weight)
-    if case.family != "reduce":
-        return lambda x: function(x, axis=axes[0])
-    extra = {"ddof": case.correction} if case.op.kind in ("var", "std") else {}
-    return lambda x: function(x, axis=axes, keepdims=True, **extra)
+def _our_jax(pj: Any, case: Case, arrays: Mapping[str, Any]) -> Callable[..., Any]:
+    function = getattr(pj, case.op.kind)
+    if case.is_segmented:
+        ids = arrays[cuts(case.op)[0].name]
+        return lambda x: function(x, ids, case.segments)
+    if "weight" in case.parameters:
+        return lambda a, b: function(a, b, case.get("weight"))
+    keywords: dict[str, Any] = {"axis": case.axes[0]}
+    if case.op.parameter("keepdims"):
+        keywords = {"axis": case.axes, "keepdims": True}
+    if case.op.parameter("correction"):
+        keywords["ddof"] = case.get("correction")
+    return lambda x: function(x, **keywords)
 
 
 FRONTENDS: Mapping[str, Any] = {f.name: f for f in (Torch(), Jax())}
@@ -126,12 +122,11 @@ def installed() -> tuple[str, ...]:
 
 
 def case_of(op: Op, shape: tuple[int, int]) -> Case:
-    """The forward of a kind on a matrix; a segment sum on as many elements, in 16 rows each."""
-    if op.family == "segment":
+    """The forward of a kind on a matrix; a segment op on as many elements, in 16 rows each."""
+    if cuts(op):
         rows = max(2, math.prod(shape) // SEGMENT_WIDTH)
-        width = min(SEGMENT_WIDTH, math.prod(shape))
-        return Case(op, "f32", (rows, width), None, segments=-(-rows // 16), order="random")
-    return Case(op, "f32", shape, None if op.family == "lerp" else -1)
+        shape = (rows, min(SEGMENT_WIDTH, math.prod(shape)))
+    return Case.of(op, "f32", shape, segments=-(-shape[0] // 16), axis=-1)
 
 
 def _check(case: Case, found: Mapping[str, Any]) -> None:
@@ -144,15 +139,18 @@ def _check(case: Case, found: Mapping[str, Any]) -> None:
             raise AssertionError(f"{case.op.kind}: the gradients differ by {np.abs(a - b).max()}")
 
 
-def measure(frontend: str, op: Op, shape: tuple[int, int], settings: Settings) -> Row:
-    """Check that both agree, then time them in turns."""
+def measure(frontend: str, op: Op, shape: tuple[int, int], settings: Settings) -> Row | None:
+    """Check that both agree, then time them in turns; None where the framework has no such op."""
     case = case_of(op, shape)
     given = make_operands(case)
-    out = case.shape_of("output" if case.family == "segment" else "y")
+    out = case.shape_of(case.outputs[0])
     dy = np.random.default_rng(1).standard_normal(out, np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        steps = FRONTENDS[frontend].steps(case, given, dy)
+        try:
+            steps = FRONTENDS[frontend].steps(case, given, dy)
+        except NotOffered:
+            return None
         _check(case, {who: step() for who, step in steps.items()})
         times = interleave(steps, settings.rounds, settings.budget)
     best = times["pullback"]
@@ -178,7 +176,8 @@ def run(
                     label = f"{frontend} {op.kind} {'x'.join(map(str, shape))}"
                     if progress:
                         progress(label, False)
-                    rows.append(asdict(measure(frontend, op, shape, settings)))
+                    row = measure(frontend, op, shape, settings)
+                    rows += [asdict(row)] if row else []
                     if progress:
                         progress(label, True)
     return heading(settings) | {

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ...threads import get_num_threads, set_num_threads
-from .case import Case
+from ..case import Case
+from ..operands import make_operands, make_outputs
 from .copying import copies
 from .machine import available_memory, describe, usable_cores
-from .operands import make_operands, make_outputs
 from .peers import prepare
 from .summary import SCHEMA
 from .timing import interleave
@@ -82,7 +82,7 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
     name, element, shape, axis = case.key
     found: dict[str, Any] = {
         "op": name,
-        "family": case.family,
+        "family": case.op.family,
         "dtype": element,
         "shape": shape,
         "axis": axis,

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from . import plain
-from .case import Case
+from ...core.pair import pair_of
+from ..case import Case
+from . import plain, steps
 
 Call = Callable[[], object]
 
@@ -19,39 +20,50 @@ class NotOffered(Exception):
     """The peer has no such op, or not for this dtype."""
 
 
+def variables(case: Case) -> tuple[str, ...]:
+    """The operands of the forward that gradients flow to."""
+    pair = pair_of(case.op.kind)
+    return pair.variables(case.given) if pair.backward else case.reads
+
+
+def one_gradient(case: Case) -> str:
+    """The gradient by the only output; a peer is asked for no more."""
+    given = [n for n in case.cotangents if n in case.reads]
+    if len(given) != 1:
+        raise NotOffered("an op of several outputs")
+    return given[0]
+
+
+def recurrence(case: Case, full_like: Any, recur: steps.Recur) -> Callable[..., Any]:
+    """A recurrence written by hand, or by a scan that takes any step."""
+    function = steps.forward(case, full_like, recur)
+    if function is None or not case.is_plain:
+        raise NotOffered(f"no {case.op.kind} of its own")
+    return function
+
+
+def short_enough(case: Case) -> None:
+    """Refuse a loop over more steps than anybody would wait for."""
+    if case.extent > steps.LONGEST:
+        raise NotOffered(f"a loop over {case.extent} steps")
+
+
 class NumpyPeer:
     """The plain formula."""
 
     name, module = "numpy", "numpy"
 
     def prepare(self, case: Case, operands: Mapping[str, np.ndarray]) -> Call:
-        get = operands.get
-        if case.family == "segment":
-            ids = operands["segment_ids"]
-            if case.op.direction == "backward":
-                d_output = operands["d_output"]
-                return lambda: d_output[ids]
-            rows = operands["input"]
-            return lambda: plain.segment_sum(rows, ids, case.segments)
-        if case.family == "lerp":
-            w = operands[case.op.inputs[0]].dtype.type(case.weight)
-            if case.op.direction == "backward":
-                dy = operands["dy"]
-                return lambda: ((1 - w) * dy, w * dy)
-            a, b = operands["a"], operands["b"]
-            return lambda: a + w * (b - a)
-        backward = case.op.direction == "backward"
-        formula: Any = (plain.BACKWARD if backward else plain.FORWARD).get(case.op.kind)
+        formula = plain.formula(case)
         if formula is None:
             raise NotOffered(f"no plain formula for {case.op.name}")
-        if not backward:
-            return lambda: formula(operands["x"], case.axes, case.correction)
-        arguments = (get("dy"), get("x"), get("y"), case.shape, case.axes, case.correction)
-        return lambda: formula(*arguments)
+        return lambda: formula(operands)
 
 
-def torch_forward(torch: Any, case: Case) -> Callable[..., Any]:
-    """The op of a case in torch."""
+def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
+    """The op of a case in torch, of the operands that gradients flow to; ``given`` are all."""
+    if not case.is_plain:
+        raise NotOffered("torch has no such parameters")
     axes = case.axes
     axis = axes[0] if axes else 0
     reductions = {
@@ -67,7 +79,7 @@ def torch_forward(torch: Any, case: Case) -> Callable[..., Any]:
         return lambda x: reductions[kind](x, dim=axes, keepdim=True)
     if kind in ("var", "std"):
         function = getattr(torch, kind)
-        return lambda x: function(x, dim=axes, keepdim=True, correction=case.correction)
+        return lambda x: function(x, dim=axes, keepdim=True, correction=case.get("correction"))
     if kind == "prod":
         if len(axes) > 1:
             raise NotOffered("torch.prod takes one axis")
@@ -79,8 +91,29 @@ def torch_forward(torch: Any, case: Case) -> Callable[..., Any]:
         function = getattr(torch, kind)
         return lambda x: function(x, axis)
     if kind == "lerp":
-        return lambda a, b: torch.lerp(a, b, case.weight)
-    raise NotOffered(f"torch has no {kind}")
+        return lambda a, b: torch.lerp(a, b, case.get("weight"))
+    if kind == "segment_sum":
+        ids, count = given["segment_ids"], case.segments
+        return lambda x: x.new_zeros(count, *x.shape[1:]).index_add_(0, ids, x)
+    short_enough(case)
+    return recurrence(case, torch.full_like, steps.torch_loop(torch))
+
+
+def torch_means(case: Case) -> dict[str, str]:
+    """Parameters by which the op does what torch does, where its usual ones differ."""
+    return {"ties": "last"} if case.op.kind in ("cummax", "cummin") else {}
+
+
+def torch_leaves(torch: Any, case: Case, given: Mapping[str, Any]) -> list[Any]:
+    """What gradients flow to; numbers of its own where the backward has no use for the operand."""
+    generator = torch.Generator().manual_seed(0)
+    dtype = given[one_gradient(case)].dtype
+    return [
+        given[n].detach().requires_grad_()
+        if n in given
+        else torch.randn(case.shape, generator=generator).to(dtype).requires_grad_()
+        for n in variables(case)
+    ]
 
 
 def to_torch(torch: Any, array: np.ndarray) -> Any:
@@ -99,38 +132,21 @@ class TorchPeer:
 
     name, module = "torch", "torch"
 
-    def _forward(self, torch: Any, case: Case) -> Callable[..., Any]:
-        return torch_forward(torch, case)
+    def _forward(self, torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
+        return torch_forward(torch, case, given)
 
     def prepare(self, case: Case, operands: Mapping[str, np.ndarray]) -> Call:
         import torch
 
         given = {n: to_torch(torch, a) for n, a in operands.items()}
-        if case.family == "segment":
-            ids, shape = given["segment_ids"], (case.segments, case.shape[1])
-            if case.op.direction == "forward":
-                rows = given["input"]
-                return lambda: torch.zeros(shape, dtype=rows.dtype).index_add_(0, ids, rows)
-            rows = torch.zeros(case.shape, dtype=given["d_output"].dtype, requires_grad=True)
-            y = self._segment(torch, shape, ids)(rows)
-            return self._backward(torch, y, (rows,), given["d_output"])
-        forward = self._forward(torch, case)
-        names = ("a", "b") if case.family == "lerp" else ("x",)
+        forward = self._forward(torch, case, given)
+        names = variables(case)
         if case.op.direction == "forward":
             read = [given[n] for n in names]
             return lambda: forward(*read)
-        dtype = given["dy"].dtype
-        generator = torch.Generator().manual_seed(0)
-        leaves = [
-            given[n].detach().requires_grad_()
-            if n in given
-            else torch.randn(case.shape, generator=generator).to(dtype).requires_grad_()
-            for n in names
-        ]
-        return self._backward(torch, forward(*leaves), leaves, given["dy"])
-
-    def _segment(self, torch: Any, shape: tuple[int, int], ids: Any) -> Callable[..., Any]:
-        return lambda rows: torch.zeros(shape, dtype=rows.dtype).index_add(0, ids, rows)
+        gradient = given[one_gradient(case)]
+        leaves = torch_leaves(torch, case, given)
+        return self._backward(torch, forward(*leaves), leaves, gradient)
 
     def _backward(self, torch: Any, y: Any, leaves: Any, dy: Any) -> Call:
         def call() -> object:
@@ -145,17 +161,19 @@ class CompilePeer(TorchPeer):
 
     name, module = "compile", "torch"
 
-    def _forward(self, torch: Any, case: Case) -> Callable[..., Any]:
+    def _forward(self, torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
         torch._dynamo.reset()
-        return torch.compile(torch_forward(torch, case), dynamic=False)
+        try:
+            forward = recurrence(case, torch.full_like, steps.torch_scan(torch))
+        except NotOffered:
+            forward = torch_forward(torch, case, given)
+        return torch.compile(forward, dynamic=False)
 
-    def _segment(self, torch: Any, shape: tuple[int, int], ids: Any) -> Callable[..., Any]:
-        torch._dynamo.reset()
-        return torch.compile(super()._segment(torch, shape, ids), dynamic=False)
 
-
-def jax_forward(jax: Any, case: Case) -> Callable[..., Any]:
-    """The op of a case in JAX."""
+def jax_forward(jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
+    """The op of a case in JAX, of the operands that gradients flow to; ``given`` are all."""
+    if not case.is_plain:
+        raise NotOffered("JAX has no such parameters")
     jnp, lax, kind, axes = jax.numpy, jax.lax, case.op.kind, case.axes
     axis = axes[0] if axes else 0
     scans = {
@@ -170,7 +188,9 @@ def jax_forward(jax: Any, case: Case) -> Callable[..., Any]:
     if kind in ("sum", "mean", "max", "min", "prod"):
         return lambda x: getattr(jnp, kind)(x, axis=axes, keepdims=True)
     if kind in ("var", "std"):
-        return lambda x: getattr(jnp, kind)(x, axis=axes, keepdims=True, ddof=case.correction)
+        return lambda x: getattr(jnp, kind)(
+            x, axis=axes, keepdims=True, ddof=case.get("correction")
+        )
     if kind == "norm2":
         return lambda x: jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True))
     if kind == "logsumexp":
@@ -178,8 +198,11 @@ def jax_forward(jax: Any, case: Case) -> Callable[..., Any]:
     if kind in ("softmax", "log_softmax"):
         return lambda x: getattr(jax.nn, kind)(x, axis=axis)
     if kind == "lerp":
-        return lambda a, b: a + case.weight * (b - a)
-    raise NotOffered(f"JAX has no {kind}")
+        return lambda a, b: a + case.get("weight") * (b - a)
+    if kind == "segment_sum":
+        ids, how = given["segment_ids"], {"indices_are_sorted": case.is_sorted}
+        return lambda x: jax.ops.segment_sum(x, ids, case.segments, **how)
+    return recurrence(case, jnp.full_like, steps.jax_associative(jax))
 
 
 class JaxPeer:
@@ -187,28 +210,21 @@ class JaxPeer:
 
     name, module = "jax", "jax"
 
+    def _forward(self, jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
+        return jax_forward(jax, case, given)
+
     def prepare(self, case: Case, operands: Mapping[str, np.ndarray]) -> Call:
         import jax
 
         if case.element == "f64" and not jax.config.jax_enable_x64:
             jax.config.update("jax_enable_x64", True)
         given = {n: jax.numpy.asarray(a) for n, a in operands.items()}
-        if case.family == "segment":
-            ids, segments = given["segment_ids"], case.segments
-
-            def forward(rows: Any) -> Any:
-                ordered = case.order == "sorted"
-                return jax.ops.segment_sum(rows, ids, segments, indices_are_sorted=ordered)
-
-            leaves: list[Any] = [given.get("input")]
-            dy: Any = given.get("d_output")
-        else:
-            forward = jax_forward(jax, case)
-            names = ("a", "b") if case.family == "lerp" else ("x",)
-            leaves, dy = [given.get(n) for n in names], given.get("dy")
+        forward = self._forward(jax, case, given)
+        leaves: list[Any] = [given.get(n) for n in variables(case)]
         if case.op.direction == "forward":
             jitted = jax.jit(forward)
             return lambda: jax.block_until_ready(jitted(*leaves))
+        dy = given[one_gradient(case)]
         made = [
             leaf
             if leaf is not None
@@ -220,7 +236,19 @@ class JaxPeer:
         return lambda: jax.block_until_ready(jitted(pull, dy))
 
 
-PEERS: Mapping[str, Any] = {p.name: p for p in (TorchPeer(), CompilePeer(), JaxPeer(), NumpyPeer())}
+class JaxScanPeer(JaxPeer):
+    """A recurrence by ``jax.lax.scan``."""
+
+    name, module = "jax.scan", "jax"
+
+    def _forward(self, jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
+        short_enough(case)
+        return recurrence(case, jax.numpy.full_like, steps.jax_scan(jax))
+
+
+PEERS: Mapping[str, Any] = {
+    p.name: p for p in (TorchPeer(), CompilePeer(), JaxPeer(), JaxScanPeer(), NumpyPeer())
+}
 QUICK_PEERS = ("torch", "numpy")
 
 

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ..case import Case
+from . import steps
+
 Array = np.ndarray
 
 
@@ -171,7 +174,62 @@ EXPS: Mapping[str, Callable[..., Array | float]] = {
     "log_softmax": lambda y, axes: 1.0,
     "logcumsumexp": lambda y, axes: 1 + 3 * np.ptp(y, axes[0], keepdims=True),
 }
+# Forwards whose magnitude is that of the absolute values, and those that call exp.
+FORWARD_SUMS = frozenset({"cumsum", "sum", "mean"})
 FORWARD_EXPS = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
+
+
+def _lerp_backward(case: Case, held: Mapping[str, Array]) -> tuple[Array, ...]:
+    dy = held["dy"]
+    w = dy.dtype.type(case.get("weight"))
+    return (1 - w) * dy, w * dy
+
+
+def _lerp(case: Case, held: Mapping[str, Array]) -> tuple[Array, ...]:
+    a, b = held["a"], held["b"]
+    return (a + a.dtype.type(case.get("weight")) * (b - a),)
+
+
+def _segment_sum(case: Case, held: Mapping[str, Array]) -> tuple[Array, ...]:
+    return (segment_sum(held["input"], held["segment_ids"], case.segments or 0),)
+
+
+def _segment_sum_backward(case: Case, held: Mapping[str, Array]) -> tuple[Array, ...]:
+    return (held["d_output"][held["segment_ids"]],)
+
+
+# Ops of other operands than x, y and dy: OTHERS[name](case, operands).
+OTHERS: Mapping[str, Callable[[Case, Mapping[str, Array]], tuple[Array, ...]]] = {
+    "lerp": _lerp,
+    "lerp_backward": _lerp_backward,
+    "segment_sum": _segment_sum,
+    "segment_sum_backward": _segment_sum_backward,
+}
+
+
+def formula(case: Case) -> Callable[[Mapping[str, Array]], tuple[Array, ...]] | None:
+    """The outputs of a case from its operands; None where nothing is written down for it."""
+    if not case.is_plain:
+        return None
+    if case.op.name in OTHERS:
+        return lambda held: OTHERS[case.op.name](case, held)
+    if case.op.name in steps.FORMULAS:
+        short = case.shape and case.extent <= steps.LONGEST
+        return (lambda held: steps.FORMULAS[case.op.name](case, held)) if short else None
+    backward = case.op.direction == "backward"
+    table: Mapping[str, Callable[..., Array]] = BACKWARD if backward else FORWARD
+    found = table.get(case.op.kind)
+    if found is None:
+        return None
+    if not backward:
+        return lambda held: (found(held["x"], case.axes, case.get("correction")),)
+    return lambda held: (found(*arguments(case, held, case.shape)),)
+
+
+def arguments(case: Case, held: Mapping[str, Array], shape: tuple[int, ...]) -> tuple:
+    """What BACKWARD and MAGNITUDE take."""
+    get = held.get
+    return get("dy"), get("x"), get("y"), shape, case.axes, case.get("correction")
 
 
 def segment_sum(rows: Array, ids: Array, segments: int) -> Array:

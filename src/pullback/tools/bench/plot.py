@@ -16,6 +16,7 @@ COLOURS = {
     "torch": "#e07b39",
     "compile": "#f2b880",
     "jax": "#5aa469",
+    "jax.scan": "#a8d5b0",
     "numpy": "#9a9a9a",
 }
 

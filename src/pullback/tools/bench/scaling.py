@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...api.functions import FUNCTIONS
 from ...core.declare import Op
-from .case import Case
+from ..case import Case, cuts
+from ..operands import make_operands, make_outputs, ordinary
 from .harness import Settings, heading, thread_count
 from .machine import available_memory, usable_cores
-from .operands import make_operands, make_outputs
 from .timing import Times, interleave
 from .verify import verify
 
@@ -42,7 +41,9 @@ class Point:
 Step = tuple[str, Callable[[], Point | None]]
 
 
-def _run_of(case: Case, operands: dict[str, np.ndarray], threads: int) -> Callable[[], None]:
+def _run_of(
+    case: Case, operands: dict[str, np.ndarray], threads: int, checks: bool = True
+) -> Callable[[], None]:
     outputs, plan = make_outputs(case), case.plan(threads)
     needed = plan.workspace_size
     space = np.empty(-(-needed // 8), np.int64) if needed else None
@@ -51,7 +52,7 @@ def _run_of(case: Case, operands: dict[str, np.ndarray], threads: int) -> Callab
         plan.run(**operands, **outputs, workspace=space)
 
     run()
-    if math.prod(case.shape) <= DRAWN and 0 not in (operands.get("x", np.ones(1))):
+    if checks and math.prod(case.shape) <= DRAWN:
         with np.errstate(all="ignore"):
             verdict = verify(case, operands, outputs)
         if not verdict.ok:
@@ -59,25 +60,18 @@ def _run_of(case: Case, operands: dict[str, np.ndarray], threads: int) -> Callab
     return run
 
 
-def _repeated(case: Case) -> dict[str, np.ndarray]:
-    """Operands of a flat case: drawn, and beyond ``DRAWN`` the drawn ones over and over."""
-    n = case.shape[0]
-    if case.family == "segment":
-        return make_operands(case)
-    if n <= DRAWN:
-        return make_operands(case)
-    drawn = make_operands(Case(case.op, case.element, (DRAWN,), case.axis))
-    grown = {k: np.resize(v, n) if v.size > 1 else v for k, v in drawn.items()}
-    if "y" in grown and case.op.kind in ("cumprod", "logcumsumexp"):
-        grown["y"] = FUNCTIONS[case.op.kind](grown["x"])
-    return grown
+def _repeated(case: Case, name: str, rng: np.random.Generator) -> np.ndarray:
+    """Numbers drawn, and beyond ``DRAWN`` the drawn ones over and over."""
+    shape = case.shape_of(name)
+    if case.is_segmented or math.prod(shape) <= DRAWN:
+        return ordinary(case, name, rng)
+    return np.resize(ordinary(case.but(shape=(DRAWN,)), name, rng), shape)
 
 
 def _size_case(op: Op, element: str, n: int) -> Case:
-    if op.family == "segment":
-        rows = max(1, n // 64)
-        return Case(op, element, (rows, 64), None, segments=max(1, rows // 26), order="random")
-    return Case(op, element, (n,), None if op.family == "lerp" else -1)
+    rows = max(1, n // 64)
+    shape = (rows, 64) if cuts(op) else (n,)
+    return Case.of(op, element, shape, axis=-1, segments=max(1, rows // 26))
 
 
 def _time(run: Callable[[], None], settings: Settings) -> Times:
@@ -98,7 +92,7 @@ def _sizes(ops: Sequence[Op], element: str, largest: int, settings: Settings) ->
             def measured(case: Case = case, n: int = 10**power) -> Point | None:
                 if case.useful_bytes * 2 > available_memory():
                     return None
-                run = _run_of(case, _repeated(case), settings.threads)
+                run = _run_of(case, make_operands(case, draw=_repeated), settings.threads)
                 return _point("size", case, n, run, settings)
 
             yield f"{op.name} n=1e{power}", measured
@@ -106,21 +100,21 @@ def _sizes(ops: Sequence[Op], element: str, largest: int, settings: Settings) ->
 
 def _zeros(ops: Sequence[Op], element: str, settings: Settings) -> Iterator[Step]:
     for op in ops:
-        if op.kind not in ("prod", "cumprod"):
+        case = Case.of(op, element, (DRAWN,), axis=-1)
+        if not case.has_products:
             continue
-        case = Case(op, element, (DRAWN,), -1)
         for count in ZEROS:
 
             def measured(case: Case = case, count: int = count) -> Point:
-                operands = make_operands(case)
-                at = np.random.default_rng(count).choice(DRAWN, count, replace=False)
-                operands["x"][at] = 0
-                if "y" in operands:
-                    keep = {"keepdims": True} if case.family == "reduce" else {}
-                    operands["y"] = FUNCTIONS[case.op.kind](operands["x"], -1, **keep)
-                return _point(
-                    "zeros", case, count, _run_of(case, operands, settings.threads), settings
-                )
+                def with_zeros(one: Case, name: str, rng: np.random.Generator) -> np.ndarray:
+                    drawn = ordinary(one, name, rng)
+                    if name not in one.cotangents:
+                        drawn[rng.choice(DRAWN, count, replace=False)] = 0
+                    return drawn
+
+                operands = make_operands(case, draw=with_zeros)
+                run = _run_of(case, operands, settings.threads, checks=not count)
+                return _point("zeros", case, count, run, settings)
 
             yield f"{op.name} zeros={count}", measured
 
@@ -128,11 +122,9 @@ def _zeros(ops: Sequence[Op], element: str, settings: Settings) -> Iterator[Step
 def _threads(ops: Sequence[Op], element: str, settings: Settings) -> Iterator[Step]:
     counts = sorted({*(2**k for k in range(8) if 2**k < usable_cores()), usable_cores()})
     for op in ops:
-        if op.family == "segment":
-            shapes: list[Case] = [_size_case(op, element, 4_000_000)]
-        else:
-            axis = None if op.family == "lerp" else -1
-            shapes = [Case(op, element, shape, axis) for shape in THREAD_SHAPES]
+        shapes = [Case.of(op, element, shape, axis=-1) for shape in THREAD_SHAPES if not cuts(op)]
+        if cuts(op):
+            shapes = [_size_case(op, element, 4_000_000)]
         for case in shapes:
             for threads in counts:
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
+from ...core import parse
 from ...core.declare import Op
-from .case import Case
-from .operands import make_operands, make_outputs
+from ..case import Case, cuts
+from ..choices import selections
+from ..operands import make_operands, make_outputs
 
 # Layout -> shape and axes: which way the axis lies decides the kernel; one long row may be cut over
 # threads; several axes that do not merge into one take a kernel of their own.
@@ -24,38 +26,42 @@ LAYOUTS: Mapping[str, tuple[tuple[int, ...], int | tuple[int, ...]]] = {
 def warm_cases(
     ops: Iterable[Op], dtypes: Iterable[str], layouts: Iterable[str], all_ties: bool = False
 ) -> Iterator[Case]:
-    """Cases which together need every kernel of the ops for these dtypes and layouts."""
-    dtypes, layouts = tuple(dtypes), tuple(layouts)
-    for op in ops:
-        for element in dtypes:
-            if element not in op.dtypes:
-                continue
-            if op.family == "segment":
-                for order in ("sorted", "random"):
-                    yield Case(op, element, (64, 16), None, segments=8, order=order)
-                continue
-            if op.family == "lerp":
-                yield Case(op, element, (16, 64), None)
-                continue
-            for layout in layouts:
-                shape, axis = LAYOUTS[layout]
-                if layout == "several" and op.family != "reduce":
-                    continue
-                case = Case(op, element, shape, axis)
-                policies = op.ties if all_ties and op.ties else (None,)
-                yield from (dataclasses.replace(case, ties=t) for t in policies)
+    """Cases which together need every kernel of the ops for these dtypes and layouts.
+
+    ``all_ties`` asks for every selection of records, not only the usual one.
+    """
+    for op, element in itertools.product(tuple(ops), tuple(dtypes)):
+        if element in op.dtypes:
+            for case in _places(op, element, layouts):
+                yield from selections(case) if all_ties else [case]
+
+
+def _places(op: Op, element: str, layouts: Iterable[str]) -> Iterator[Case]:
+    axis = op.parameter("axis")
+    if cuts(op):
+        for is_sorted in (False, True):
+            yield Case.of(op, element, (64, 16), segments=8, is_sorted=is_sorted)
+    elif axis is None:
+        yield Case.of(op, element, (16, 64))
+    else:
+        for layout in layouts:
+            shape, along = LAYOUTS[layout]
+            if isinstance(along, int) or axis.parse is parse.axes:
+                yield Case.of(op, element, shape, axis=along)
 
 
 def warm_up(case: Case) -> None:
-    """Run a case once, on two threads, with ids of both widths where it has ids."""
-    operands = make_operands(case, save=lambda x: np.ones(case.shape_of("y"), x.dtype))
+    """Run a case once, on two threads, with integers of both widths where it has some."""
+    operands = make_operands(case, save=_ones)
     plan = case.plan(2)
-    for ids in (np.int64, np.int32):
-        if "segment_ids" in operands:
-            operands["segment_ids"] = operands["segment_ids"].astype(ids)
-        plan.run(**operands, **make_outputs(case))
-        if case.family != "segment":
-            break
+    whole = [n for n, a in operands.items() if a.dtype == np.int64]
+    for width in (np.int64, np.int32) if whole else (np.int64,):
+        plan.run(**operands | {n: operands[n].astype(width) for n in whole}, **make_outputs(case))
+
+
+def _ones(forward: Case, operands: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Saves that need no kernel of the forward."""
+    return {n: np.ones(forward.shape_of(n), forward.dtype_of(n)) for n in forward.outputs}
 
 
 def cached_kernels() -> int | None:

@@ -2,8 +2,8 @@
 
 For each op and element type:
 
-- values against the oracle, in units in the last place, for every ties policy, beside torch's where
-  torch is installed;
+- values against the oracle, in units in the last place, for selections of its records, beside
+  torch's where torch is installed;
 - edges: zeros, ties, NaN and infinities where the op has a rule for them;
 - bytes: the same for every memory layout, in place, and for every number of threads.
 

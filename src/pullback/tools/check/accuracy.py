@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from ...oracle import Reference, reference, ulp_error
+from ...core.declare import Type
+from ...core.elements import ELEMENTS
+from ...formulas.record import ScanFormula
+from ...oracle import Reference, ulp_error
 from ...oracle.ulp import FORMATS
-from ..bench.case import Case
-from ..bench.operands import make_outputs
-from ..bench.plain import EXPS, FORWARD_EXPS
 from ..bench.verify import EXP_ERROR, rounding
+from ..case import Case
+from ..operands import make_outputs
 
 Arrays = Mapping[str, np.ndarray]
-
-
-def oracle(case: Case, operands: Arrays) -> dict[str, Reference]:
-    """The exact outputs of a case."""
-    options: dict[str, Any] = {}
-    if case.family in ("scan", "reduce", "softmax"):
-        options["axis"] = case.axis
-    if case.family == "scan":
-        options["reverse"] = case.reverse
-    if case.op.kind in ("var", "std"):
-        options["correction"] = case.correction
-    if case.op.ties and case.ties:
-        options["ties"] = case.ties
-    if case.family == "lerp":
-        options["weight"] = case.weight
-    if case.family == "segment" and case.op.direction == "forward":
-        options["num_segments"] = case.segments
-    if case.op.name in ("sum_backward", "mean_backward"):
-        options["shape"] = case.shape
-    return reference(case.op.name, operands, **options)
 
 
 def result(case: Case, operands: Arrays, threads: int = 1) -> dict[str, np.ndarray]:
@@ -46,14 +27,17 @@ def result(case: Case, operands: Arrays, threads: int = 1) -> dict[str, np.ndarr
     return outputs
 
 
-def variants(case: Case) -> list[Case]:
-    """The case under each of its ties policies."""
-    return [dataclasses.replace(case, ties=t) for t in case.op.ties] or [case]
+def _element(case: Case, output: str) -> str:
+    return "f64" if case.op.operand(output).type is Type.STATE else case.element
 
 
 def errors(case: Case, outputs: Arrays, exact: Mapping[str, Reference]) -> np.ndarray:
-    """Errors of all outputs in ulps, flat."""
-    found = [ulp_error(outputs[n], exact[n], case.element).ravel() for n in case.op.outputs]
+    """Errors of all outputs in ulps, flat; none where the definition leaves a result open."""
+    found = []
+    for n in case.outputs:
+        error = ulp_error(outputs[n], exact[n], _element(case, n))
+        is_open = np.isnan(_floats(exact[n].value)) & np.isinf(_floats(exact[n].magnitude))
+        found.append(np.where(is_open, 0.0, error).ravel())
     return np.concatenate(found)
 
 
@@ -64,41 +48,24 @@ def allowed(case: Case, operands: Arrays, exact: Mapping[str, Reference]) -> np.
     terms; and the error of exp with that of its argument. A logarithm turns a relative error into
     an absolute one, so there the sum counts 1 more.
     """
-    kind, forward = case.op.kind, case.op.direction == "forward"
-    exponentials = kind in FORWARD_EXPS if forward else kind in EXPS
-    relative: Any = rounding(_terms(case))
-    if exponentials:
-        finite = [np.abs(a[np.isfinite(a)]).max(initial=0.0) for a in _wide(operands)]
-        relative += 2.0**-52 * sum(map(float, finite))
-        count = 2.0 if forward else 1.0
-        if case.op.name == "logcumsumexp_backward":
-            y = operands["y"].astype(np.float64)
-            count = 1 + 3 * _rise(y)
-        relative += count * EXP_ERROR[case.element]
-    shift = 1.0 if exponentials and forward else 0.0
+    relative = rounding(1 if case.is_pointwise else case.extent)
+    if case.calls("exp"):
+        wide = [operands[n].astype(np.float64) for n in case.floats if n not in case.cotangents]
+        finite = [a[np.isfinite(a)] for a in wide]
+        relative += 2.0**-52 * sum(float(np.abs(a).max(initial=0.0)) for a in finite)
+        # Exps that multiply each other along a row have arguments that add up to its range.
+        chained = isinstance(case.formula, ScanFormula)
+        rise = max((float(np.ptp(a)) for a in finite if a.size), default=0.0)
+        relative += (1 + 3 * rise if chained else 2.0) * EXP_ERROR[case.element]
+    shift = 1.0 if case.calls("log") else 0.0
     found = []
-    for name in case.op.outputs:
+    for name in case.outputs:
         value = _floats(exact[name].value)
         size = _floats(exact[name].magnitude) + shift
         with np.errstate(all="ignore"):
             extra = np.where(np.isfinite(size), relative * size, 0.0)
-            found.append(1.0 + (extra / _unit(value, case.element)).ravel())
+            found.append(1.0 + (extra / _unit(value, _element(case, name))).ravel())
     return np.concatenate(found)
-
-
-def _terms(case: Case) -> int:
-    if case.family == "lerp":
-        return 1
-    return case.shape[0] if case.family == "segment" else case.extent
-
-
-def _wide(operands: Arrays) -> list[np.ndarray]:
-    return [a.astype(np.float64) for n, a in operands.items() if n in ("x", "y")]
-
-
-def _rise(y: np.ndarray) -> float:
-    finite = y[np.isfinite(y)]
-    return float(np.ptp(finite)) if finite.size else 0.0
 
 
 def _floats(values: np.ndarray) -> np.ndarray:
@@ -126,27 +93,32 @@ def torch_errors(case: Case, operands: Arrays) -> np.ndarray | None:
     """
     import torch
 
-    from ..bench.peers import NotOffered, TorchPeer, to_torch, torch_forward
+    from ..bench.peers import (
+        NotOffered,
+        TorchPeer,
+        to_torch,
+        torch_forward,
+        torch_leaves,
+        torch_means,
+    )
 
     given = {n: to_torch(torch, a) for n, a in operands.items()}
     try:
-        if case.op.name in ("softmax_backward", "log_softmax_backward"):
-            raw = getattr(torch.ops.aten, f"_{case.op.kind}_backward_data")
+        raw = getattr(torch.ops.aten, f"_{case.op.kind}_backward_data", None)
+        if case.op.direction == "backward" and raw is not None:
             dy = given["dy"]
             got: Any = [raw(dy, given["y"], case.axes[0], dy.dtype)]
         else:
             got = TorchPeer().prepare(case, operands)()
-            if not isinstance(got, list):
-                got = [got]
-        if case.op.direction == "backward" and "y" in operands and "x" in operands:
-            saved = from_torch(torch_forward(torch, case)(given["x"]))
-            operands = {**operands, "y": saved}
+            got = got if isinstance(got, (list, tuple)) else [got]
+            if case.op.direction == "backward" and "y" in operands:
+                forward = torch_forward(torch, case, given)
+                operands = {**operands, "y": from_torch(forward(*torch_leaves(torch, case, given)))}
     except (NotOffered, RuntimeError):
         return None
-    outputs = dict(zip(case.op.outputs, map(from_torch, got), strict=True))
-    if case.op.kind in ("cummax", "cummin"):
-        case = dataclasses.replace(case, ties="last")
-    return errors(case, outputs, oracle(case, operands))
+    outputs = dict(zip(case.outputs, map(from_torch, got), strict=True))
+    case = case.but(**torch_means(case))
+    return errors(case, outputs, case.exact(operands))
 
 
 def from_torch(tensor: Any) -> np.ndarray:
@@ -155,10 +127,8 @@ def from_torch(tensor: Any) -> np.ndarray:
 
     tensor = tensor.detach().contiguous()
     if tensor.dtype is torch.bfloat16:
-        from ..bench.operands import dtype_of
-
         bits: np.ndarray = tensor.view(torch.int16).numpy()
-        return bits.view(dtype_of("bf16"))
+        return bits.view(ELEMENTS["bf16"].dtype)
     array: np.ndarray = tensor.numpy()
     return array
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...api.functions import FUNCTIONS
 from ...core.declare import Op
-from ..bench.case import Case
 from ..bench.machine import describe
-from ..bench.operands import make_operands
+from ..case import Case, cuts
+from ..choices import selections
+from ..operands import make_operands
 from .layouts import layout_results, same_bytes
 
 SCHEMA = 1
@@ -26,12 +26,11 @@ WIDE = ((24, 45_000), (2, 540_000))
 
 
 def _case(op: Op, element: str, shape: tuple[int, ...] = SHAPE) -> Case:
-    if op.family == "segment":
-        rows, segments = SEGMENTS
-        if shape != SHAPE:
-            rows, segments = (shape[0] * shape[1] // 64, 64), 500
-        return Case(op, element, rows, None, segments=segments, order="random")
-    return Case(op, element, shape, None if op.family == "lerp" else -1)
+    segments = SEGMENTS[1]
+    if cuts(op):
+        rows, segments = SEGMENTS if shape == SHAPE else ((shape[0] * shape[1] // 64, 64), 500)
+        shape = rows
+    return Case.of(op, element, shape, segments=segments, axis=-1)
 
 
 def check_one(op: Op, element: str, with_torch: bool = True) -> dict[str, Any]:
@@ -45,15 +44,14 @@ def check_one(op: Op, element: str, with_torch: bool = True) -> dict[str, Any]:
     reasons: list[str] = []
     every: list[np.ndarray] = []
     with np.errstate(all="ignore"):
-        for variant in accuracy.variants(case):
-            exact = accuracy.oracle(variant, operands)
-            outputs = accuracy.result(variant, operands)
-            errors = accuracy.errors(variant, outputs, exact)
-            share = accuracy.worst_share(errors, accuracy.allowed(variant, operands, exact))
-            if not share <= 1:
-                reasons.append(f"{_ties(variant)}{errors.max():.3g} ulp from the oracle")
-            every.append(errors)
-            reasons += _edges(edge_case(variant))
+        for variant in selections(case):
+            given = (variant, make_operands(variant))
+            for what, held in (("", given), ("edges: ", edge_case(variant))):
+                errors, share = _errors(held)
+                if not share <= 1:
+                    worst = f"{errors.max():.3g} ulp from the oracle"
+                    reasons.append(f"{_chosen(variant)}{what}{worst}")
+                every += [] if what else [errors]
         found["max_ulp"], found["mean_ulp"] = accuracy.describe(np.concatenate(every))
         theirs = accuracy.torch_errors(case, operands) if with_torch else None
         if theirs is not None:
@@ -69,26 +67,26 @@ def check_one(op: Op, element: str, with_torch: bool = True) -> dict[str, Any]:
     return found | {"ok": not reasons, "reasons": reasons}
 
 
-def _ties(case: Case) -> str:
-    return f"ties {case.ties!r}: " if case.ties else ""
+def _chosen(case: Case) -> str:
+    """What is not as usual, for a message."""
+    return "" if case.is_plain else f"{case.axis_label.partition(' ')[2]}: "
 
 
-def _edges(given: tuple[Case, dict[str, np.ndarray]] | None) -> list[str]:
-    if given is None:
-        return []
+def _errors(given: tuple[Case, Mapping[str, np.ndarray]] | None) -> tuple[np.ndarray, float]:
+    """Errors in ulps, and the largest as a share of what is allowed there."""
     from . import accuracy
 
+    if given is None:
+        return np.zeros(1), 0.0
     case, operands = given
-    exact = accuracy.oracle(case, operands)
+    exact = case.exact(operands)
     errors = accuracy.errors(case, accuracy.result(case, operands), exact)
-    share = accuracy.worst_share(errors, accuracy.allowed(case, operands, exact))
-    return [] if share <= 1 else [f"{_ties(case)}edges: {errors.max():.3g} ulp from the oracle"]
+    return errors, accuracy.worst_share(errors, accuracy.allowed(case, operands, exact))
 
 
 def _function(case: Case, operands: Mapping[str, np.ndarray], expected: Mapping[str, Any]) -> bool:
-    returned = case.call(operands)
-    results = returned if isinstance(returned, tuple) else (returned,)
-    return all(same_bytes(r, expected[n]) for r, n in zip(results, case.op.outputs, strict=True))
+    results = case.results(operands)
+    return all(same_bytes(results[n], expected[n]) for n in expected)
 
 
 def _threads(op: Op, element: str) -> dict[str, bool]:
@@ -96,28 +94,15 @@ def _threads(op: Op, element: str) -> dict[str, bool]:
     from . import accuracy
 
     found: dict[str, bool] = {}
-    for shape in WIDE[:1] if op.family == "segment" else WIDE:
+    for shape in WIDE[:1] if cuts(op) else WIDE:
         case = _case(op, element, shape)
-        operands = _wide_operands(case)
+        operands = make_operands(case)
         alone = accuracy.result(case, operands, 1)
         for threads in THREADS[1:]:
             shared = accuracy.result(case, operands, threads)
             same = all(same_bytes(shared[n], alone[n]) for n in alone)
             found[str(threads)] = found.get(str(threads), True) and same
     return found
-
-
-def _wide_operands(case: Case) -> dict[str, np.ndarray]:
-    """Operands of a large case; its saves come from the library's own forward, which is faster."""
-    if "y" not in case.op.inputs:
-        return make_operands(case)
-    forward = FUNCTIONS[case.op.kind]
-    plain = Case(case.op, case.element, case.shape, case.axis)
-    return make_operands(plain, save=lambda x: forward(x, case.axis, **_keep(case)))
-
-
-def _keep(case: Case) -> dict[str, bool]:
-    return {"keepdims": True} if case.family == "reduce" else {}
 
 
 def certify(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..bench.case import Case
+from ..case import Case
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -60,9 +59,9 @@ def layout_results(case: Case, operands: Arrays, expected: Arrays) -> dict[str, 
         outputs = {n: place(_poisoned(a)) for n, a in expected.items()}
         case.plan(1).run(**moved, **outputs)
         found[name] = all(same_bytes(outputs[n], expected[n]) for n in expected)
-    if case.family in ("scan", "reduce", "softmax"):
+    if case.op.parameter("axis"):
         found["first axis"] = _first_axis(case, operands, expected)
-    if case.family == "scan":
+    if case.op.parameter("reverse"):
         found["reverse"] = _reverse(case, operands, expected)
     in_place = _in_place(case, operands, expected)
     if in_place is not None:
@@ -72,7 +71,7 @@ def layout_results(case: Case, operands: Arrays, expected: Arrays) -> dict[str, 
 
 def _first_axis(case: Case, operands: Arrays, expected: Arrays) -> bool:
     """The transposed problem, along the first axis of C-ordered matrices."""
-    turned = dataclasses.replace(case, shape=case.shape[::-1], axis=0)
+    turned = case.but(shape=case.shape[::-1], axis=0)
     outputs = {n: _poisoned(np.ascontiguousarray(a.T)) for n, a in expected.items()}
     turned.plan(1).run(**{n: np.ascontiguousarray(a.T) for n, a in operands.items()}, **outputs)
     return all(same_bytes(outputs[n].T, expected[n]) for n in expected)
@@ -80,20 +79,24 @@ def _first_axis(case: Case, operands: Arrays, expected: Arrays) -> bool:
 
 def _reverse(case: Case, operands: Arrays, expected: Arrays) -> bool:
     """The mirrored scan of mirrored values."""
-    axis = case.axes[0]
-    mirrored = dataclasses.replace(case, reverse=True)
+    (axis,) = case.axes
+    mirrored = case.but(reverse=not case.get("reverse"))
     outputs = {n: _poisoned(a) for n, a in expected.items()}
-    mirrored.plan(1).run(**{n: np.flip(a, axis) for n, a in operands.items()}, **outputs)
+    # An operand with one element a row is its own mirror image.
+    mirrored.run({n: np.flip(a, axis) for n, a in operands.items()}, outputs, 1)
     return all(same_bytes(np.flip(outputs[n], axis), expected[n]) for n in expected)
 
 
 def _in_place(case: Case, operands: Arrays, expected: Arrays) -> bool | None:
     """The output written over an input of its shape; None where there is none."""
-    output = case.op.outputs[0]
-    over = next((n for n in case.op.inputs if case.shape_of(n) == case.shape_of(output)), None)
-    if over is None or case.family == "segment":
+    if not case.plan(1).runnable(case.given).in_place:
+        return None
+    output, *_ = case.outputs
+    like = case.shape_of(output), case.dtype_of(output)
+    over = next((n for n in case.reads if (case.shape_of(n), case.dtype_of(n)) == like), None)
+    if over is None:
         return None
     own = {n: a.copy() for n, a in operands.items()}
     outputs = {n: own[over] if n == output else _poisoned(a) for n, a in expected.items()}
-    case.plan(1).run(**own, **outputs)
+    case.run(own, outputs, 1)
     return all(same_bytes(outputs[n], expected[n]) for n in expected)

@@ -53,7 +53,7 @@ DERIVATIONS: Mapping[str, tuple[str, str, str]] = {
     "prod": (
         "y = Π x[i], so ∂y/∂x[j] = Π_{i≠j} x[i], a product over the others.",
         "y / x[j] is the same where x[j] ≠ 0; with one zero only its own gradient is not 0,",
-        "and with two all are 0: the zeros are counted and their factors left out.",
+        "and with two all are 0. The product before j times the one after it needs no division.",
     ),
     "norm2": (
         "y² = Σ x[i]²; differentiate both sides: 2y·∂y/∂x[j] = 2x[j].",
@@ -94,5 +94,20 @@ DERIVATIONS: Mapping[str, tuple[str, str, str]] = {
         "output = M·input, M[s, n] = 1 where ids[n] = s, else 0.",
         "d_input = Mᵀ·d_output, and row n of Mᵀ has a single 1, in column ids[n].",
         "So d_input[n] = d_output[ids[n]]: the backward of a sum by id is a gather by id.",
+    ),
+    "segment_mean": (
+        "output[s] = Σ input[n] / c[s] over the c[s] rows of segment s.",
+        "∂output[s]/∂input[n] = 1/c[s] where row n belongs to s, else 0.",
+        "So d_input[n] = d_output[s]/c[s]: a gather, divided by the rows of the segment.",
+    ),
+    "linear_recurrence": (
+        "y[t] = a[t]·y[t−1] + b[t]: into y[t] flow dy[t] and, through y[t+1], a[t+1]·g[t+1].",
+        "So g[t] = dy[t] + a[t+1]·g[t+1], a recurrence from the end, begun by d_final.",
+        "db = g, da[t] = g[t]·y[t−1], and in front of the row d_initial = a[0]·g[0].",
+    ),
+    "cross_entropy": (
+        "loss = lse − logits[target], with lse = log Σ exp(logits).",
+        "∂lse/∂logits[j] = exp(logits[j] − lse): the softmax; the other term is 1 at the target.",
+        "So d_logits = d_loss·(softmax − target); an ignored row gives 0.",
     ),
 }

@@ -14,7 +14,11 @@ ASCII = {
     "Σ": "sum",
     "Π": "prod",
     "√": "sqrt",
+    "γ": "gamma",
+    "δ": "delta",
+    "λ": "lambda",
     "μ": "mu",
+    "′": "'",
     "²": "^2",
     "ᵀ": "^T",
     "≤": "<=",
@@ -22,6 +26,11 @@ ASCII = {
     "≠": "!=",
     "…": "...",
 }
+
+
+def in_ascii(text: str) -> str:
+    """A text without the characters that an encoding may lack."""
+    return "".join(ASCII.get(c, c) for c in text)
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:

@@ -6,10 +6,12 @@ import contextlib
 import importlib.util
 import os
 import platform
+from dataclasses import asdict
 from typing import Any
 
 import click
 
+from ...cpu import machine as cpu_machine
 from ...threads import get_num_threads
 from ..bench import machine
 from . import tables
@@ -23,6 +25,7 @@ INTERESTING = (
 VARIABLES = (
     "PULLBACK_NUM_THREADS",
     "PULLBACK_CACHE_DIR",
+    *cpu_machine.VARIABLES.values(),
     "NUMBA_DISABLE_JIT",
     "NUMBA_CPU_NAME",
     "NUMBA_CPU_FEATURES",
@@ -65,7 +68,7 @@ def _gpu() -> list[str]:
 
 def facts() -> dict[str, Any]:
     """What a bug report needs."""
-    found = machine.describe()
+    found, here = machine.describe(), cpu_machine.here()
     flags = set(machine.cpu_features())
     return found | {
         "system": platform.platform(),
@@ -73,6 +76,12 @@ def facts() -> dict[str, Any]:
         "cpu_features": [f for f in INTERESTING if f in flags],
         "memory_available_bytes": machine.available_memory(),
         "threads": get_num_threads(),
+        "caches": asdict(here.caches),
+        "page_bytes": here.page,
+        "choices": {
+            "threads_from_bytes": here.serial_bytes,
+            "past_the_caches_from_bytes": here.caches.last_level + 1,
+        },
         "cache": _cache(),
         "gpus": _gpu(),
         "variables": {v: os.environ[v] for v in VARIABLES if v in os.environ},

@@ -9,9 +9,9 @@ from typing import Any
 import click
 from rich.syntax import Syntax
 
-from ...api.functions import FUNCTIONS
 from ...core.declare import Op
-from ..bench import Case, find_op
+from ..bench import find_op
+from ..case import Case, cuts, function_of
 from . import tables
 from .derivations import DERIVATIONS
 from .ops import as_record
@@ -28,7 +28,7 @@ Examples:
 
 def snippet(op: Op) -> str:
     """The example of the op's docstring as a program that prints what it shows there."""
-    shown = doctest.DocTestParser().get_examples(FUNCTIONS[op.name].__doc__ or "")
+    shown = doctest.DocTestParser().get_examples(function_of(op).__doc__ or "")
     if not shown:
         return f"import pullback as pb\nhelp(pb.{op.name})"
     *setup, last = [example.source.rstrip("\n") for example in shown]
@@ -37,11 +37,10 @@ def snippet(op: Op) -> str:
 
 
 def _case(op: Op, shape: tuple[int, ...], dtype: str, axis: int) -> Case:
-    if op.family == "segment":
-        if len(shape) != 2:
-            raise click.ClickException(f"{op.name} wants a shape of (rows, embedding), got {shape}")
-        return Case(op, dtype, shape, None, segments=max(1, shape[0] // 26), order="random")
-    return Case(op, dtype, shape, None if op.family == "lerp" else axis)
+    if cuts(op) and len(shape) != 2:
+        raise click.ClickException(f"{op.name} wants a shape of (rows, embedding), got {shape}")
+    segments = max(1, shape[0] // 26) if shape else 1
+    return Case.of(op, dtype, shape, segments=segments, axis=axis)
 
 
 def facts(op: Op, case: Case) -> dict[str, Any]:
@@ -56,7 +55,7 @@ def facts(op: Op, case: Case) -> dict[str, Any]:
         "dtype": case.element,
         "sku": {k: None if v is None else str(v) for k, v in sku.items()},
         "guarantee": {k: v if isinstance(v, bool) else str(v) for k, v in guarantee.items()},
-        "reads": list(case.reads),
+        "reads": list(case.looks_at),
         "bytes_moved": case.useful_bytes,
         "workspace_bytes": plan.workspace_size,
         "snippet": snippet(op),

@@ -34,6 +34,8 @@ def as_record(op: Op) -> dict[str, Any]:
         "inputs": list(op.inputs),
         "outputs": list(op.outputs),
         "needs": sorted(op.needs),
+        "optional": list(op.optional),
+        "selects": {n: list(v) for n, v in op.selectors.items()},
         "ties": list(op.ties),
         "dtypes": list(op.dtypes),
         "backends": list(op.backends),
@@ -41,11 +43,22 @@ def as_record(op: Op) -> dict[str, Any]:
     }
 
 
+class Family(click.ParamType):  # type: ignore[type-arg]
+    """The name of a family that an op of the catalog has."""
+
+    name = "family"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """The name."""
+        known = tuple(dict.fromkeys(op.family for op in catalog()))
+        if value not in known:
+            self.fail(f"{value!r} is not one of {', '.join(known)}", param, ctx)
+        return str(value)
+
+
 @click.command("ops", epilog=EPILOG)
 @click.argument("text", required=False)
-@click.option(
-    "--family", type=click.Choice(["scan", "reduce", "softmax", "lerp", "segment"]), multiple=True
-)
+@click.option("--family", type=Family(), multiple=True, help="Such as scan or reduce.")
 @click.option("--direction", type=click.Choice(["forward", "backward"]))
 @click.option("--needs", type=click.Choice(["x", "y", "none"]), help="Saves the backward wants.")
 @click.option("--dtype", type=DTYPE, help="Ops that take it, such as bf16.")

@@ -15,9 +15,13 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from ...core import parse
+from ...core.catalog import catalog
+from ...core.declare import Op, Parameter
 from ..bench import find_op
-from ..files import Interrupted, Job, Options
+from ..files import Interrupted, Job
 from . import tables
+from .encoding import in_ascii
 from .output import bar, console
 from .parameters import DTYPE, OP, SHAPE, SIZE, THREADS
 from .root import fail
@@ -39,13 +43,67 @@ used; any other file is raw and needs --dtype and --shape. An output that exists
 --force only. An interrupted run leaves nothing under the name of the output; --resume continues it.
 """
 
-FILE = click.Path(path_type=Path)
-OUTPUT = click.Path(path_type=Path, readable=False)
-# Option -> operand.
-INPUTS = {
-    "dy": "dy", "x": "x", "y": "y", "a": "a", "b": "b",
-    "input": "input", "d_output": "d_output", "ids": "segment_ids",
-}  # fmt: skip
+# Operands with a shorter name for the command line.
+SHORT = {"segment_ids": "ids"}
+
+
+class OpOptions(click.Command):
+    """Has an option for every operand and parameter of the ops in the catalog."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The command's own options after those of the ops."""
+        own = super().get_params(ctx)
+        known = {p.name for p in own}
+        made = [o for o in _op_options() if o.name not in known]
+        return [*own[:1], *made, *own[1:]]
+
+
+def _op_options() -> list[click.Option]:
+    """Operands, then parameters, each as the first op that has it describes it."""
+    operands = {o.name: o for op in catalog() for o in (*op.reads, *op.writes)}
+    parameters = {p.name: p for op in catalog() for p in op.parameters}
+    found = []
+    for name, operand in operands.items():
+        words = [f"--{_word(name)}", *([f"--{_dashed(name)}"] if name in SHORT else [])]
+        kind = "number or file" if name in parameters else "file"
+        found.append(click.Option([*words, name], metavar=kind.upper(), help=in_ascii(operand.doc)))
+    for name, p in parameters.items():
+        if name not in operands:
+            flag = p.parse is parse.flag
+            how: dict[str, Any] = {"is_flag": True} if flag else {"metavar": _metavar(p)}
+            made = click.Option(
+                [f"--{_dashed(name)}", name], default=None, help=in_ascii(p.doc), **how
+            )
+            found.append(made)
+    return found
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _word(name: str) -> str:
+    return _dashed(SHORT.get(name, name))
+
+
+def _metavar(p: Parameter) -> str:
+    return "AXES" if p.parse in (parse.axis, parse.axes) else (p.kind.usual or "text").upper()
+
+
+def _value(p: Parameter, text: Any) -> Any:
+    """A parameter from its text; the op's own parser has the last word."""
+    if not isinstance(text, str):
+        return text
+    if p.parse in (parse.axis, parse.axes):
+        return _axis(text)
+    read = {"int": int, "float": float}.get(p.kind.usual, str)
+    try:
+        if p.parse is parse.correction:
+            return float(text)
+        return None if text.lower() == "none" else read(text)
+    except ValueError:
+        kind = {int: "an integer", float: "a number"}[read]
+        raise click.ClickException(f"{p.name}: expected {kind}, got {text[:40]!r}") from None
 
 
 def _axis(text: str) -> Any:
@@ -54,60 +112,39 @@ def _axis(text: str) -> Any:
     try:
         axes = tuple(int(part) for part in text.split(","))
     except ValueError:
-        message = f"axis: expected an axis such as -1, axes such as 0,2, or all, got {text!r}"
+        message = f"axis: expected an axis such as -1, axes such as 0,2, or all, got {text[:40]!r}"
         raise click.ClickException(message) from None
     return axes[0] if len(axes) == 1 else axes
 
 
-@click.command("run", epilog=EPILOG)
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@click.command("run", cls=OpOptions, epilog=EPILOG)
 @click.argument("op", type=OP)
-@click.option("--dy", type=FILE, help="Gradient by the output of the forward.")
-@click.option("--x", type=FILE, help="Input of the forward.")
-@click.option("--y", type=FILE, help="Output of the forward.")
-@click.option("--a", type=FILE, help="Of lerp: the value at weight 0.")
-@click.option("--b", type=FILE, help="Of lerp: the value at weight 1.")
-@click.option("--input", "input", type=FILE, help="Of segment_sum: the rows to add.")
-@click.option("--d-output", type=FILE, help="Of segment_sum_backward: one row a segment.")
-@click.option("--ids", type=FILE, help="Of segment ops: int32 or int64 ids.")
-@click.option("--out", type=OUTPUT, help="The result.")
-@click.option("--da", type=OUTPUT, help="Of lerp_backward.")
-@click.option("--db", type=OUTPUT, help="Of lerp_backward.")
-@click.option("--axis", default="-1", show_default=True, help="Such as -1, 0,2 or all.")
+@click.option("--out", type=click.Path(path_type=Path, readable=False),
+              help="The result; several in one .npz, or each by its name.")  # fmt: skip
 @click.option("--shape", type=SHAPE, help="Of the full operands, where no file tells.")
 @click.option("--dtype", type=DTYPE, help="Of raw files: float32, float64, float16 or bfloat16.")
-@click.option("--reverse", is_flag=True, help="The scan runs from the end.")
-@click.option("--ties", type=click.Choice(["first", "last", "split", "all"]),
-              help="Of max, min, cummax and cummin.")  # fmt: skip
-@click.option("--correction", type=float, default=1.0, show_default=True, help="Of var and std.")
-@click.option("--weight", type=float, help="Of lerp.")
-@click.option("--keepdims", is_flag=True, help="Keep the reduced axes at length 1.")
-@click.option("--num-segments", type=click.IntRange(min=0), help="Of segment_sum.")
-@click.option("--sorted", "is_sorted", is_flag=True, help="The ids ascend.")
-@click.option("--out-of-range", type=click.Choice(["raise", "drop"]), default="raise",
-              show_default=True, help="Of ids.")  # fmt: skip
 @click.option("--memory", type=SIZE, help="Such as 2GB: the most this process may occupy.")
 @click.option("--threads", type=THREADS, help="Default: all CPUs.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted run of the same command.")
 @click.option("--force", is_flag=True, help="Replace an output that exists.")
 def command(op: str, **given: Any) -> None:
-    """Run OP on files; they may be larger than memory."""
+    """Run OP on files; they may be larger than memory.
+
+    An op takes the options that are called like its operands and parameters, and no others.
+    """
     row = find_op(op)
-    inputs = {name: given[o] for o, name in INPUTS.items() if given[o] is not None}
-    outputs = _outputs(row.outputs, given)
-    options = Options(
-        axis=_axis(given["axis"]),
-        shape=given["shape"],
-        dtype=given["dtype"],
-        reverse=given["reverse"],
-        ties=given["ties"],
-        correction=given["correction"],
-        weight=given["weight"],
-        keepdims=given["keepdims"],
-        num_segments=given["num_segments"],
-        is_sorted=given["is_sorted"],
-        out_of_range=given["out_of_range"],
-    )
-    job = Job(row, inputs, outputs, options, given["memory"], given["threads"])
+    inputs, parameters = _read(row, given)
+    outputs = _outputs(row, given, {**parameters, **dict.fromkeys(inputs, True)})
+    shape, dtype, memory = given["shape"], given["dtype"], given["memory"]
+    job = Job(row, inputs, outputs, parameters, shape, dtype, memory, given["threads"])
     columns = (
         TextColumn(row.name, markup=False),
         BarColumn(bar_width=24),
@@ -155,18 +192,46 @@ def _interrupted(interrupt: Interrupted) -> NoReturn:
             os._exit(130)
 
 
-def _outputs(names: tuple[str, ...], given: dict[str, Any]) -> dict[str, Path]:
-    if len(names) == 1:
-        if given["da"] or given["db"]:
-            raise click.ClickException("--da and --db are for lerp_backward; use --out")
-        if given["out"] is None:
-            raise click.ClickException("--out: no file to write given")
-        return {names[0]: given["out"]}
-    if given["out"] is not None:
-        if given["out"].suffix.lower() != ".npz":
-            raise click.ClickException("--out: two results need a .npz, or --da and --db")
-        return dict.fromkeys(names, given["out"])
-    found = {n: given[n] for n in names if given[n] is not None}
+OWN = ("out", "shape", "dtype", "memory", "threads", "resume", "force")
+
+
+def _read(op: Op, given: dict[str, Any]) -> tuple[dict[str, Path], dict[str, Any]]:
+    """Files by operand that is read, and parameters by name."""
+    several = len(op.outputs) > 1
+    inputs, parameters = {}, {}
+    for name, text in given.items():
+        p, known = op.parameter(name), name in op.inputs
+        if name in OWN or text is None or (several and name in op.outputs and not known):
+            continue
+        if p and not (known and not _is_number(str(text))):
+            parameters[name] = _value(p, text)
+        elif known:
+            inputs[name] = Path(text)
+        else:
+            raise click.ClickException(_refusal(op, name, str(text)))
+    return inputs, parameters
+
+
+def _refusal(op: Op, name: str, text: str) -> str:
+    if name in op.outputs:
+        return f"{_word(name)}: {op.name} has one result; use --out"
+    known = any(name in (*other.inputs, *other.outputs) for other in catalog())
+    if known and not _is_number(text):
+        wanted = ", ".join(map(_word, op.inputs))
+        return f"{_word(name)}: {op.name} reads {wanted} only"
+    return f"{name}: {op.name} has no such parameter"
+
+
+def _outputs(op: Op, given: dict[str, Any], told: dict[str, Any]) -> dict[str, Path]:
+    """Files by output; of those that something must ask for, ``told`` says which it asked for."""
+    names = [o.name for o in op.writes if not o.asked_by or told.get(o.asked_by) is True]
+    out, words = given["out"], ", ".join(f"--{_dashed(n)}" for n in names)
+    if out is not None:
+        if len(names) > 1 and out.suffix.lower() != ".npz":
+            raise click.ClickException(f"--out: several results need a .npz, or {words}")
+        return dict.fromkeys(names, out)
+    several = len(op.outputs) > 1
+    found = {n: Path(given[n]) for n in op.outputs if several and given[n] and n not in op.inputs}
     if not found:
-        raise click.ClickException("--da, --db: no file to write given")
+        raise click.ClickException(f"{words if several else '--out'}: no file to write given")
     return found

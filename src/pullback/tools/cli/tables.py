@@ -68,7 +68,7 @@ def machine_line(report: Mapping[str, Any]) -> str:
     machine, settings = report["machine"], report["settings"]
     cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)}"
     threads = f"{settings['threads']} thread{'s' * (settings['threads'] != 1)}"
-    libraries = {"compile": "torch"}
+    libraries = {"compile": "torch", "jax.scan": "jax"}
     shown = {libraries.get(n, n) for n in settings.get("peers", ())}
     versions = ", ".join(f"{n} {machine['libraries'].get(n)}" for n in sorted(shown))
     return f"{machine['cpu']}, {cores}, {threads}" + (f"; {versions}" if versions else "")
@@ -293,13 +293,16 @@ def _cache(found: Mapping[str, Any]) -> str:
 
 def environment(found: Mapping[str, Any]) -> RenderableType:
     """What a bug report needs."""
+    choices = found["choices"]
     rows = {
         "pullback": found["pullback"],
         "python": f"{found['python']} on {found['system']}",
         "cpu": f"{found['cpu']}, {found['cores']} cores",
         "features": " ".join(found["cpu_features"]) or "unknown",
         "memory": f"{size(found['memory_available_bytes'])} available",
-        "threads": str(found["threads"]),
+        "caches": _caches(found["caches"]),
+        "threads": f"{found['threads']}, from {size(choices['threads_from_bytes'])} of traffic on",
+        "stores": f"past the caches from {size(choices['past_the_caches_from_bytes'])} on",
         "gpu": ", ".join(found["gpus"]) or "none",
         "cache": _cache(found["cache"]),
     }
@@ -307,6 +310,14 @@ def environment(found: Mapping[str, Any]) -> RenderableType:
     rows |= {name: version or "not installed" for name, version in found["cli"].items()}
     rows |= found["variables"]
     return _pairs(rows)
+
+
+def _caches(found: Mapping[str, Any]) -> str:
+    sizes = ", ".join(
+        f"{word} {size(found[level])}"
+        for level, word in (("l1", "L1"), ("l2", "L2"), ("last_level", "last level"))
+    )
+    return f"{sizes} ({found['source']})"
 
 
 def ulp(value: float | None) -> str:

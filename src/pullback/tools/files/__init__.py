@@ -8,7 +8,7 @@ The output appears under its name only when it is whole; what an interrupted run
 in a partial file beside it, with a note of what it was and checksums of what it wrote.
 """
 
-from .job import Job, Options, run_files
+from .job import Job
 from .running import Interrupted, Summary
 
-__all__ = ["Interrupted", "Job", "Options", "Summary", "run_files"]
+__all__ = ["Interrupted", "Job", "Summary"]

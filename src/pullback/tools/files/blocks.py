@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..bench.case import Case
+from ...core.declare import Role
+from ...formulas.record import RowFormula
+from ..case import Case
 
 # The least width of a block across memory, in bytes: narrower ones would touch each page again.
 NARROWEST = 1 << 14
@@ -41,12 +43,24 @@ class Cut:
 
 def free_dimensions(case: Case) -> list[int]:
     """Dimensions along which results do not depend on each other."""
-    if case.family == "lerp":
-        return list(range(len(case.shape)))
-    if case.family == "segment":
-        return [0] if case.op.direction == "backward" else []
-    axes = case.axes
+    if case.is_segmented:
+        return [0] if gathers(case) else []
+    axes = () if case.is_pointwise else case.axes
     return [k for k in range(len(case.shape)) if k not in axes]
+
+
+def gathers(case: Case) -> bool:
+    """Whether a segment op gives every row a copy of that of its segment."""
+    formula = case.formula
+    by_ids = all(case.role(n) in (Role.ROW, Role.IDS) for n in case.reads)
+    return case.is_segmented and by_ids and isinstance(formula, RowFormula) and formula.copies
+
+
+def folds(case: Case) -> bool:
+    """Whether a segment op makes rows of segments out of one table and its ids, and no more."""
+    roles = sorted(case.role(n).value for n in case.reads)
+    results = all(case.role(n) is Role.ROW for n in case.outputs)
+    return case.is_segmented and roles == ["element", "ids"] and results
 
 
 def cut(
@@ -130,8 +144,7 @@ def pieces(
     case: Case, arrays: Mapping[str, np.ndarray], where: Sequence[slice]
 ) -> dict[str, np.ndarray]:
     """The operands of a block; a gather reads its whole table."""
-    if case.family == "segment":
+    if case.is_segmented:
         rows = where[0]
-        sliced = ("segment_ids", "input", "d_input")
-        return {n: a[rows] if n in sliced else a for n, a in arrays.items()}
+        return {n: a if case.role(n) is Role.ROW else a[rows] for n, a in arrays.items()}
     return {n: piece(a, where) for n, a in arrays.items()}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,33 +13,18 @@ from typing import Any
 import numpy as np
 
 from ...core import parse
-from ...core.declare import Op, Role
+from ...core.declare import REQUIRED, Op, Operand, Role, Type
 from ...core.elements import FLOATS
 from ...errors import InvalidProblemError, UnsupportedError
 from ...memory.view import DTYPES
-from ..bench.case import Case
+from ..case import SIZES, Case, cuts
 from . import files
 from .running import Run, Summary
 from .targets import check_apart, check_target, held
 
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
-
-
-@dataclass(frozen=True)
-class Options:
-    """Parameters of the op; those it does not have must keep their defaults."""
-
-    axis: int | tuple[int, ...] | None = -1
-    shape: tuple[int, ...] | None = None
-    dtype: str | None = None
-    reverse: bool = False
-    ties: str | None = None
-    correction: float = 1
-    weight: float | None = None
-    keepdims: bool = False
-    num_segments: int | None = None
-    is_sorted: bool = False
-    out_of_range: str = "raise"
+# What a raw file of an operand holds that is not of the op's element type.
+_RAW = {Type.BOOL: "bool", Type.INDEX: "i64"}
 
 
 @dataclass
@@ -52,10 +36,11 @@ class Job:
     op
         The op.
     inputs, outputs
-        Files by operand. Both outputs of lerp's backward may share an ``.npz``; either may be left
-        out.
-    options
-        Parameters.
+        Files by operand. Several outputs may share an ``.npz``, and those that may be left out.
+    parameters
+        Parameters of the op by name; without one, the axis is the last.
+    shape, dtype
+        Of the operands with an element for every position, where no file tells.
     memory
         The most memory this process may occupy, in bytes; None for no limit.
     threads
@@ -65,7 +50,9 @@ class Job:
     op: Op
     inputs: Mapping[str, Path]
     outputs: Mapping[str, Path]
-    options: Options = field(default_factory=Options)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
     memory: int | None = None
     threads: int | None = None
 
@@ -87,7 +74,7 @@ class Job:
             Replace outputs that exist.
         """
         start = time.monotonic()
-        self._check_options()
+        self._check_parameters()
         self._check_files()
         with ExitStack() as stack:
             self._check_targets(force)
@@ -96,6 +83,9 @@ class Job:
             stored = self._open(stack)
             arrays = {n: s.array for n, s in stored.items()}
             case = self._case(arrays)
+            unasked = [n for n in self.outputs if n not in case.outputs]
+            if unasked:
+                raise InvalidProblemError(f"{unasked[0]}: nothing asks {self.op.name} for it")
             shapes = {n: self._result_shape(case, n, arrays) for n in self.outputs}
             arrays = {n: _fitted(case, n, s) for n, s in stored.items()}
             case.plan(self.threads)  # raises for a problem that cannot be run
@@ -107,23 +97,14 @@ class Job:
         for target in self.outputs.values():
             check_target(target, force)
 
-    def _check_options(self) -> None:
-        held = dataclasses.asdict(self.options)
-        usual = dataclasses.asdict(Options())
-        for name, taken in _taken_by(self.op).items():
-            if not taken and held[name] != usual[name]:
-                raise InvalidProblemError(
-                    f"{name.removeprefix('is_')}: {self.op.name} has no such parameter"
-                )
-        ties = self.options.ties
-        if ties is not None and ties not in self.op.ties:
-            raise InvalidProblemError(
-                f"ties: expected one of {', '.join(self.op.ties)} for {self.op.name}, got {ties!r}"
-            )
+    def _check_parameters(self) -> None:
+        for name in self.parameters:
+            if self.op.parameter(name) is None:
+                raise InvalidProblemError(f"{name}: {self.op.name} has no such parameter")
 
     def _check_files(self) -> None:
         """Whether the files given are those that the op reads and writes."""
-        missing = [n for n in self.op.inputs if n not in self.inputs]
+        missing = [o.name for o in self.op.reads if not o.optional and o.name not in self.inputs]
         if missing:
             name = _option_name(missing[0])
             raise InvalidProblemError(f"{name}: required by {self.op.name}, no file given")
@@ -143,147 +124,139 @@ class Job:
     def _open(self, stack: ExitStack) -> dict[str, files.Stored]:
         stored = {}
         for name, path in self.inputs.items():
-            dtype, shape = self.options.dtype, self._raw_shape(name)
-            if name == "segment_ids":
-                dtype, shape = "i64", None
+            operand = self.op.operand(name)
+            dtype = _RAW.get(operand.type, self.dtype)
+            shape = self._raw_shape(operand)
             stored[name] = files.open_input(path, _option_name(name), dtype, shape, stack)
         return stored
 
-    def _raw_shape(self, name: str) -> tuple[int, ...] | None:
+    def _raw_shape(self, operand: Operand) -> tuple[int, ...] | None:
         """The shape of an operand in a raw file, from that of the full operands."""
-        shape = self.options.shape
-        if shape is None:
+        if self.shape is None or operand.role in (Role.IDS, Role.OFFSETS):
             return None
-        if self.op.operand(name).role is Role.ROW:
-            axes = parse.normalized_axes(self.options.axis, len(shape), "axis")
-            return tuple(1 if k in axes else n for k, n in enumerate(shape))
-        return shape
+        if operand.role is Role.ROW:
+            axes = parse.normalized_axes(self.parameters.get("axis", -1), len(self.shape), "axis")
+            return tuple(1 if k in axes else n for k, n in enumerate(self.shape))
+        return self.shape
 
     def _case(self, arrays: Mapping[str, np.ndarray]) -> Case:
-        op, o = self.op, self.options
-        lead = next(n for n in op.inputs if n != "segment_ids")
+        op = self.op
+        element = self._element(arrays)
+        shape, segments = (self._table if cuts(op) else self._rows)(arrays)
+        parameters = {"axis": -1, **self.parameters}
+        for p in op.parameters:
+            if p.default is REQUIRED and p.name not in (*SIZES, *parameters, *arrays):
+                raise InvalidProblemError(f"{p.name}: required by {op.name}")
+        is_sorted = bool(parameters.pop("sorted", False))
+        return Case.of(op, element, shape, tuple(arrays), segments, is_sorted, **parameters)
+
+    def _element(self, arrays: Mapping[str, np.ndarray]) -> str:
+        """The element type, which operands have that are not of one of their own."""
+        lead = next(o.name for o in self.op.reads if o.type is Type.ELEMENT and o.name in arrays)
         element = _ELEMENTS[arrays[lead].dtype]
         if element not in FLOATS:
             raise UnsupportedError(f"{lead}: expected one of {', '.join(FLOATS)}, got {element}")
-        if o.dtype not in (None, element):
-            raise InvalidProblemError(f"{lead}: expected {o.dtype} as --dtype says, got {element}")
+        if self.dtype not in (None, element):
+            said = f"expected {self.dtype} as --dtype says"
+            raise InvalidProblemError(f"{lead}: {said}, got {element}")
+        allowed = {
+            Type.ELEMENT: ((element,), f"{element} like {lead}"),
+            Type.STATE: ((element, "f64"), f"{element} or f64"),
+            Type.BOOL: (("bool",), "bool"),
+            Type.INDEX: (("i32", "i64"), "int32 or int64"),
+        }
         for name, array in arrays.items():
+            kinds, said = allowed[self.op.operand(name).type]
             found = _ELEMENTS[array.dtype]
-            if name == "segment_ids":
-                if found not in ("i32", "i64"):
-                    raise InvalidProblemError(f"ids: expected int32 or int64, got {found}")
-            elif found != element:
-                raise InvalidProblemError(f"{name}: expected {element} like {lead}, got {found}")
-        if op.family == "segment":
-            return self._segment_case(arrays, element)
-        full = next((n for n in op.names(Role.ELEMENT) if n in arrays), None)
-        if full is not None and o.shape not in (None, arrays[full].shape):
-            got = arrays[full].shape
-            raise InvalidProblemError(f"{full}: expected shape {o.shape} of --shape, got {got}")
-        if op.family == "lerp":
-            if o.weight is None:
-                raise InvalidProblemError(f"weight: required by {op.name}")
-            return Case(op, element, arrays[lead].shape, None, weight=o.weight)
-        if op.family != "reduce" and not isinstance(o.axis, int):
-            raise InvalidProblemError(f"axis: expected one axis for {op.name}, got {_axes(o.axis)}")
-        if full is not None:
-            shape = arrays[full].shape
-        elif o.shape is not None:
-            shape = o.shape
-        else:
-            raise InvalidProblemError(f"shape: required by {op.name}, the shape of the input")
-        return Case(
-            op, element, shape, o.axis, reverse=o.reverse, ties=o.ties, correction=o.correction
-        )
+            if found not in kinds:
+                raise InvalidProblemError(f"{_option_name(name)}: expected {said}, got {found}")
+        return element
 
-    def _segment_case(self, arrays: Mapping[str, np.ndarray], element: str) -> Case:
-        op, o = self.op, self.options
-        order = "sorted" if o.is_sorted else "random"
-        ids = arrays["segment_ids"]
-        values = arrays[op.inputs[0]]
-        if ids.ndim != 1:
-            raise InvalidProblemError(f"ids: expected one dimension, got shape {ids.shape}")
-        if values.ndim < 1:
-            raise InvalidProblemError(f"{op.inputs[0]}: expected at least one dimension")
-        width = math.prod(values.shape[1:])
-        if op.direction == "forward":
-            if o.num_segments is None:
-                raise InvalidProblemError(f"num_segments: required by {op.name}")
-            rows, segments = values.shape[0], o.num_segments
-            if ids.shape[0] != rows:
-                raise InvalidProblemError(f"ids: expected {rows} of them, got {ids.shape[0]}")
+    def _rows(self, arrays: Mapping[str, np.ndarray]) -> tuple[tuple[int, ...], None]:
+        """The shape of the operands with an element for every position."""
+        full = next((n for n in self.op.names(Role.ELEMENT) if n in arrays), None)
+        if full is None:
+            if self.shape is None:
+                raise InvalidProblemError(
+                    f"shape: required by {self.op.name}, the shape of the input"
+                )
+            return self.shape, None
+        if self.shape not in (None, arrays[full].shape):
+            got = arrays[full].shape
+            raise InvalidProblemError(f"{full}: expected shape {self.shape} of --shape, got {got}")
+        return arrays[full].shape, None
+
+    def _table(self, arrays: Mapping[str, np.ndarray]) -> tuple[tuple[int, ...], int]:
+        """Rows and columns of the table of a segment op, and the number of segments."""
+        op = self.op
+        cut = next((o for o in cuts(op) if o.name in arrays), None)
+        if cut is None:
+            raise InvalidProblemError(f"{_option_name(cuts(op)[0].name)}: required by {op.name}")
+        places, word = arrays[cut.name], _option_name(cut.name)
+        if places.ndim != 1:
+            raise InvalidProblemError(f"{word}: expected one dimension, got shape {places.shape}")
+        lead = next(n for n in arrays if op.operand(n).role in (Role.ELEMENT, Role.ROW))
+        for name in arrays:
+            if name != cut.name and arrays[name].ndim < 1:
+                raise InvalidProblemError(f"{name}: expected at least one dimension")
+        width = math.prod(arrays[lead].shape[1:])
+        table = next((n for n in op.names(Role.ELEMENT) if n in arrays), None)
+        sums = next((n for n in op.names(Role.ROW) if n in arrays), None)
+        rows = arrays[table].shape[0] if table else self.parameters.get("num_inputs")
+        if cut.role is Role.IDS:
+            rows = len(places) if rows is None else rows
+            if len(places) != rows:
+                raise InvalidProblemError(f"{word}: expected {rows} of them, got {len(places)}")
+            segments = self.parameters.get("num_segments", arrays[sums].shape[0] if sums else None)
         else:
-            rows, segments = ids.shape[0], values.shape[0]
-        return Case(
-            op, element, (rows, width), None,
-            segments=segments, order=order, out_of_range=o.out_of_range,
-        )  # fmt: skip
+            segments = max(0, len(places) - 1)
+        if rows is None or segments is None:
+            name = "num_inputs" if rows is None else "num_segments"
+            raise InvalidProblemError(f"{name}: required by {op.name}")
+        parse.shape((segments, width), "num_segments")
+        return (rows, width), segments
 
     def _result_shape(
         self, case: Case, name: str, arrays: Mapping[str, np.ndarray]
     ) -> tuple[int, ...]:
         """Shape of an output file."""
         shape = case.shape_of(name)
-        if case.family == "reduce" and case.op.direction == "forward" and not self.options.keepdims:
-            axes = case.axes
-            return tuple(n for k, n in enumerate(case.shape) if k not in axes)
-        if case.family == "segment":
-            return (shape[0], *arrays[case.op.inputs[0]].shape[1:])
+        if case.is_segmented:
+            lead = next(n for n in arrays if case.role(n) in (Role.ELEMENT, Role.ROW))
+            return (shape[0], *arrays[lead].shape[1:])
+        if case.role(name) is Role.ROW and not self._keeps(case, arrays):
+            return tuple(n for k, n in enumerate(case.shape) if k not in case.axes)
         return shape
+
+    def _keeps(self, case: Case, arrays: Mapping[str, np.ndarray]) -> bool:
+        """Whether results with one element a row keep the axes, as functions decide it."""
+        if self.op.parameter("keepdims"):
+            return bool(self.parameters.get("keepdims"))
+        rows = [a for n, a in arrays.items() if case.role(n) is Role.ROW]
+        return any(a.ndim == len(case.shape) for a in rows)
 
 
 def _fitted(case: Case, name: str, stored: files.Stored) -> np.ndarray:
     """An operand in the shape the plan wants, or an error that says which that is."""
-    wanted = case.shape_of(name)
-    array = stored.array
-    if case.family == "segment" and name != "segment_ids":
-        if (
-            array.ndim > 2 and not array.flags.c_contiguous
-        ):  # its rows can only be put in order in memory
-            array = stored.whole()
+    wanted, array = case.shape_of(name), stored.array
+    if case.is_segmented and case.role(name) in (Role.ELEMENT, Role.ROW):
+        if array.shape[0] != wanted[0] or array.size != math.prod(wanted):
+            raise InvalidProblemError(f"{name}: expected shape {wanted}, got {array.shape}")
+        if array.ndim > 2 and not array.flags.c_contiguous:
+            array = stored.whole()  # its rows can only be put in order in memory
         return array.reshape(wanted)
     if array.shape == wanted:
         return array
-    if case.op.operand(name).role is Role.ROW:
-        axes = case.axes
-        squeezed = tuple(n for k, n in enumerate(case.shape) if k not in axes)
+    if case.role(name) is Role.ROW:
+        squeezed = tuple(n for k, n in enumerate(case.shape) if k not in case.axes)
         if array.shape == squeezed:
             return array.reshape(wanted)
+    elif case.op.operand(name).broadcasts:
+        with suppress(ValueError):
+            return np.broadcast_to(stored.whole(), wanted)
     raise InvalidProblemError(f"{name}: expected shape {wanted}, got {array.shape}")
 
 
 def _option_name(operand: str) -> str:
     """What an operand is called where files are named."""
     return "ids" if operand == "segment_ids" else operand
-
-
-def _taken_by(op: Op) -> dict[str, bool]:
-    """By parameter, whether an op has it."""
-    forward = op.direction == "forward"
-    return {
-        "axis": op.family in ("scan", "reduce", "softmax"),
-        "reverse": op.family == "scan",
-        "ties": bool(op.ties),
-        "correction": op.kind in ("var", "std"),
-        "weight": op.family == "lerp",
-        "keepdims": op.family == "reduce" and forward,
-        "num_segments": op.family == "segment" and forward,
-        "is_sorted": op.family == "segment",
-        "out_of_range": op.family == "segment",
-    }
-
-
-def _axes(axis: object) -> str:
-    return "all" if axis is None else str(axis)
-
-
-def run_files(
-    op: Op,
-    inputs: Mapping[str, Path],
-    outputs: Mapping[str, Path],
-    options: Options | None = None,
-    **how: Any,
-) -> Summary:
-    """Run an op on files; see :class:`Job`."""
-    how_run = {k: how.pop(k) for k in ("resume", "progress", "force") if k in how}
-    return Job(op, inputs, outputs, options or Options(), **how).run(**how_run)

@@ -45,10 +45,6 @@ class Operands:
             known = self._loaded[name] = key, buffer
         return known[1]
 
-    def load_ids(self, part: np.ndarray) -> np.ndarray:
-        """A part of the ids in memory."""
-        return self.load("segment_ids", part)
-
     def buffer(self, name: str, part: np.ndarray) -> np.ndarray:
         """Memory for a part of an operand; the same for every block."""
 

@@ -82,7 +82,7 @@ def _libc() -> Any:
 
 
 @cache
-def _handler() -> Any:
+def fault_handler() -> Any:
     """The handler of a fault, as native code: it must not need the interpreter."""
     from llvmlite import ir
     from numba import cfunc, types
@@ -223,7 +223,7 @@ class Pager:
         return int(_state[OPENED]) * self.window
 
     def __enter__(self) -> Pager:
-        handler = _handler()
+        handler = fault_handler()
         _entered.acquire()
         _state[:] = 0
         _state[[WINDOW, CAPACITY, MAPS]] = self.window, self.capacity, len(self._maps)

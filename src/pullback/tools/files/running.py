@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import __version__
-from ...core.declare import Role
+from ...core.declare import REQUIRED, Role
 from ...cpu.compile import source_digest
 from ...errors import InvalidProblemError, PullbackError
 from ...formulas.record import RowFormula, ScanFormula
 from ...memory.view import DTYPES
 from ...threads import get_num_threads
-from ..bench.case import Case
 from ..bench.warm import warm_up
+from ..case import Case
 from . import files
-from .blocks import Cut, chunks, cut, pieces, restored_cut
+from .blocks import Cut, chunks, cut, folds, gathers, pieces, restored_cut
 from .operands import CHECKED, Operands
-from .paging import Pager, supported
+from .paging import Pager, fault_handler, supported
 from .partial import Note, Progress
 from .publish import Publication
 from .resident import available_bytes, hand_back, peak_bytes, resident_bytes
@@ -45,6 +45,8 @@ LARGEST_ROW = 1 << 30
 LEAST_ROOM = 24 << 20
 # Of the room for a block of segments, what is read of the table at a time.
 PICKING_SHARE = 0.2
+
+_ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
 
 Arrays = dict[str, np.ndarray]
 Plan = Cut | SegmentCut
@@ -117,19 +119,23 @@ class Run:
         self.threads = job.threads or get_num_threads()
         self.room = self.taken = 0
         self.still_running = False
-        self.names = [n for n in case.op.outputs if n in job.outputs]
+        self.names = [n for n in case.outputs if n in job.outputs]
+        by_role = {case.role(n): n for n in case.reads}
+        self.ids = by_role.get(Role.IDS, "")
+        self.table = by_role.get(Role.ROW if gathers(case) else Role.ELEMENT, "")
+        self.gathers = gathers(case)
         self.publication = Publication({n: job.outputs[n] for n in self.names})
         self.total = sum(a.nbytes for a in arrays.values()) + sum(
-            math.prod(case.shape_of(n)) * DTYPES[case.element].itemsize for n in self.names
+            math.prod(case.shape_of(n)) * case.dtype_of(n).itemsize for n in self.names
         )
 
     def go(
         self, shapes: Mapping[str, tuple[int, ...]], resume: bool, force: bool, start: float
     ) -> Summary:
         """Run to the end, or keep what is finished and raise."""
-        element = self.case.element
         raw = {n: files.is_raw(self.job.outputs[n]) for n in self.names}
-        forms = {n: files.Form(shapes[n], element, raw[n]) for n in self.names}
+        kinds = {n: _ELEMENTS[self.case.dtype_of(n)] for n in self.names}
+        forms = {n: files.Form(shapes[n], kinds[n], raw[n]) for n in self.names}
         note = Note(
             note_path(self.publication.targets[0]),
             self.publication.parts.values(),
@@ -141,6 +147,10 @@ class Run:
         self.room = self._room()
         # The room differs from run to run, so that the same job may be cut otherwise now.
         plan = self._restored(note, earlier) if earlier else self._cut()
+        if self.job.memory is not None and isinstance(plan, Cut) and not plan.fits:
+            self._prepare_windows()
+            self.room = self._room_beside(self._workspace)
+            plan = plan if earlier else self._cut()
         done = earlier or Progress(dataclasses.asdict(plan))
         resumed = len(done.blocks)
         with ExitStack() as stack:
@@ -201,7 +211,7 @@ class Run:
     def _restored(self, note: Note, earlier: Progress) -> Plan:
         """The cut of an earlier run."""
         plan: Plan | None = (
-            restored_segments(earlier.cut, self.case.segments)
+            restored_segments(earlier.cut, self.case.segments or 0)
             if "bounds" in earlier.cut
             else restored_cut(earlier.cut, self.case)
         )
@@ -232,9 +242,12 @@ class Run:
 
     def _check_ids(self) -> None:
         """An id out of range is found before anything is written, whatever block it is in."""
-        ids = self.arrays.get("segment_ids")
-        if ids is not None and self.case.out_of_range == "raise":
-            check_ids(ids, self.case.segments, self.operands.load_ids)
+        if self.ids and self.case.get("out_of_range") == "raise":
+            check_ids(self.arrays[self.ids], self.case.segments or 0, self._load_ids)
+
+    def _load_ids(self, part: np.ndarray) -> np.ndarray:
+        """A part of the ids in memory."""
+        return self.operands.load(self.ids, part)
 
     def _hand_back(self) -> None:
         if self.job.memory is not None:
@@ -243,13 +256,21 @@ class Run:
     def _room(self) -> int:
         """Bytes that operands may occupy at a time."""
         job, case = self.job, self.case
-        tiny = dataclasses.replace(case, shape=_small(case), segments=min(case.segments, 8))
+        segments = None if case.segments is None else min(case.segments, 8)
+        tiny = case.but(shape=_small(case), segments=segments)
         if 0 not in tiny.shape:
             warm_up(tiny)  # what compiling takes is part of what the process takes
         if job.memory is None:
             return max(LARGEST_BLOCK, min(available_bytes() // 2, LARGEST_ROW))
         self.taken = resident_bytes()
         return self._room_beside(0 if self._sums_unsorted else self._workspace)
+
+    def _prepare_windows(self) -> None:
+        """Count what compiling the handler of faults takes, 74 MB the first time."""
+        if supported():
+            before = resident_bytes()
+            fault_handler()
+            self.taken += max(0, resident_bytes() - before)
 
     @property
     def _workspace(self) -> int:
@@ -258,9 +279,7 @@ class Run:
     @property
     def _sums_unsorted(self) -> bool:
         """Whether the rows of a segment lie anywhere in the table."""
-        case = self.case
-        forward = case.op.direction == "forward"
-        return case.family == "segment" and forward and case.order == "random"
+        return folds(self.case) and not self.case.is_sorted
 
     def _room_beside(self, workspace: int) -> int:
         memory = self.job.memory
@@ -281,8 +300,8 @@ class Run:
         budget = min(self.room, LARGEST_BLOCK)
         strides = self._strides()
         elements = max(1, math.prod(case.shape))
-        if "d_output" in self.arrays:  # a gather reads anywhere in its table, whatever the block
-            table = self.arrays["d_output"].nbytes
+        if self.gathers:  # it reads anywhere in its table, whatever the block
+            table = self.arrays[self.table].nbytes
             each = (self.total - table) / elements
             if table <= self.room // 2:
                 return cut(case, strides, each, budget // 2)
@@ -290,6 +309,8 @@ class Run:
             return dataclasses.replace(cut(case, strides, each, budget // 4), fits=False)
         if self._sums_unsorted:
             return self._cut_sums()
+        if case.is_segmented and not folds(case):
+            return self._whole()
         each = self.total / elements
         made = cut(case, strides, each, budget)
         if made.fits:
@@ -305,12 +326,23 @@ class Run:
         """One block if everything fits, or else blocks of segments."""
         case = self.case
         if self.total + self._workspace <= self.room:
-            return Cut(case.shape, tuple(max(1, n) for n in case.shape), True)
-        counting = 24 * case.segments
-        self.room = self._room_beside(counting)
+            return self._whole()
+        segments = case.segments or 0
+        self.room = self._room_beside(24 * segments)  # for counting
         budget = int(self.room * (1 - PICKING_SHARE))
-        ids = self.arrays["segment_ids"]
-        return cut_segments(ids, case.segments, self._row_bytes, budget, self.operands.load_ids)
+        ids = self.arrays[self.ids]
+        return cut_segments(ids, segments, self._row_bytes, budget, self._load_ids)
+
+    def _whole(self) -> Plan:
+        """All in one block, or an error where that does not fit."""
+        needed = self.total + self._workspace
+        if needed > self.room:
+            least = self.taken + int(needed / OPERAND_SHARE)
+            raise InvalidProblemError(
+                f"memory: {self.case.op.name} is not cut into blocks and takes "
+                f"{-(-least // 10**6)} MB in all, got {(self.job.memory or self.room) // 10**6} MB"
+            )
+        return Cut(self.case.shape, tuple(max(1, n) for n in self.case.shape), True)
 
     @property
     def _row_bytes(self) -> int:
@@ -320,7 +352,7 @@ class Run:
         """Strides of a full operand, or those the output will have."""
         case = self.case
         full = next((n for n in case.op.names(Role.ELEMENT) if n in self.arrays), None)
-        if full is not None and case.family != "segment":
+        if full is not None and not case.is_segmented:
             return self.arrays[full].strides
         item = DTYPES[case.element].itemsize
         return tuple(item * math.prod(case.shape[k + 1 :]) for k in range(len(case.shape)))
@@ -329,8 +361,10 @@ class Run:
         """What must be the same for a run to be continued, by what a user calls it."""
         job = self.job
         held: dict[str, Any] = {"the op": job.op.name}
-        for name, value in dataclasses.asdict(job.options).items():
-            held[f"--{name.removeprefix('is_').replace('_', '-')}"] = value
+        usual = {p.name: None if p.default is REQUIRED else p.default for p in job.op.parameters}
+        told = usual | ({"axis": -1} if "axis" in usual else {}) | dict(job.parameters)
+        for name, value in (told | {"shape": job.shape, "dtype": job.dtype}).items():
+            held[f"--{name.replace('_', '-')}"] = value
         held["--memory"] = job.memory
         for name, path in sorted(job.inputs.items()):
             size, modified, contents = self.operands.stored[name].file.describe()
@@ -366,7 +400,7 @@ class Run:
         rows = max(1, self.case.shape[0])
         for segments, count in plan.parts():
             size = int(self.total * (count / rows))
-            part = {"output": outputs["output"][segments]}
+            part = {n: outputs[n][segments] for n in self.names}
             alone = count * self._row_bytes > self.room
             run = self._run_long_segment if alone else self._run_segments
             yield Step(size, part, partial(run, segments, count, part))
@@ -378,7 +412,7 @@ class Run:
         lengths = tuple(part.stop - part.start for part in where)
         if plan.fits:
             return Step(size, parts, partial(self._run_block, lengths, block, parts))
-        if "d_output" in block:
+        if self.gathers:
             return Step(size, parts, partial(self._run_gather, block, parts))
         return Step(size, parts, partial(self._run_windows, lengths, block, parts, size))
 
@@ -386,64 +420,57 @@ class Run:
         """Run a block on copies of its operands."""
         inputs = {n: self.operands.load(n, a) for n, a in block.items()}
         results = self.operands.buffers(parts)
-        plan = dataclasses.replace(self.case, shape=lengths).plan(self.threads)
+        plan = self.case.but(shape=lengths).plan(self.threads)
         _in_thread(lambda: plan.run(**inputs, **results))
         return self.operands.save(parts, results)
 
     def _run_segments(self, segments: slice, count: int, parts: Arrays, moved: int) -> int:
         """Sum the rows of a block of segments, picked from the whole table."""
         window = int(self.room * PICKING_SHARE)
-        values, ids = self.arrays["input"], self.arrays["segment_ids"]
-        picked, near = pick_rows(values, ids, segments, count, window, self.operands.load)
-        plan = dataclasses.replace(
-            self.case,
-            shape=(count, self.case.shape[1]),
-            segments=segments.stop - segments.start,
-        ).plan(self.threads)
+        values, ids = self.arrays[self.table], self.arrays[self.ids]
+        load = partial(self.operands.load, self.table)
+        picked, near = pick_rows(values, ids, segments, count, window, load, self._load_ids)
+        shape, length = (count, self.case.shape[1]), segments.stop - segments.start
+        plan = self.case.but(shape=shape, segments=length).plan(self.threads)
         results = self.operands.buffers(parts)
-        _in_thread(lambda: plan.run(input=picked, segment_ids=near, **results))
+        _in_thread(lambda: plan.run(**{self.table: picked, self.ids: near}, **results))
         return self.operands.save(parts, results)
 
     def _run_long_segment(self, segments: slice, count: int, parts: Arrays, moved: int) -> int:
         """Sum a segment whose rows do not fit: all other rows are dropped, and none is copied."""
-        ids = self.arrays["segment_ids"]
+        ids = self.arrays[self.ids]
         near = np.full(ids.shape, -1, np.int32)
         at = 0
         for chunk in chunks(ids, CHECKED):
-            near[at : at + chunk.size][self.operands.load_ids(chunk) == segments.start] = 0
+            near[at : at + chunk.size][self._load_ids(chunk) == segments.start] = 0
             at += chunk.size
-        plan = dataclasses.replace(self.case, segments=1, out_of_range="drop").plan(self.threads)
+        plan = self.case.but(segments=1, out_of_range="drop").plan(self.threads)
+        self._prepare_windows()
         room = self._room_beside(near.nbytes + plan.workspace_size)
         results = self.operands.buffers(parts)
-        table = self.arrays["input"]
-        self._through_windows(
-            lambda: plan.run(input=table, segment_ids=near, **results), ["input"], room
-        )
+        operands = {self.table: self.arrays[self.table], self.ids: near, **results}
+        self._through_windows(lambda: plan.run(**operands), [self.table], room)
         return self.operands.save(parts, results)
 
     def _run_gather(self, block: Arrays, parts: Arrays, moved: int) -> int:
         """Gather a block of rows in the order of their ids, from a table seen through windows."""
-        near = self.operands.load_ids(block["segment_ids"])
+        near = self._load_ids(block[self.ids])
         order = np.argsort(near, kind="stable")
         ids = near[order]
         results = self.operands.buffers(parts)
-        found = np.empty_like(results["d_input"])
-        shape = (ids.shape[0], self.case.shape[1])
-        plan = dataclasses.replace(self.case, shape=shape).plan(self.threads)
-        table = block["d_output"]
-        self._through_windows(
-            lambda: plan.run(d_output=table, segment_ids=ids, d_input=found),
-            ["d_output"],
-            self.room // 2,
-        )
-        results["d_input"][order] = found
+        (output,) = results
+        found = np.empty_like(results[output])
+        plan = self.case.but(shape=(ids.shape[0], self.case.shape[1])).plan(self.threads)
+        operands = {self.table: block[self.table], self.ids: ids, output: found}
+        self._through_windows(lambda: plan.run(**operands), [self.table], self.room // 2)
+        results[output][order] = found
         return self.operands.save(parts, results)
 
     def _run_windows(
         self, lengths: tuple[int, ...], block: Arrays, parts: Arrays, size: int, moved: int
     ) -> int:
         """Run a block that does not fit on the maps of the files, seen through windows."""
-        plan = dataclasses.replace(self.case, shape=lengths).plan(self.threads)
+        plan = self.case.but(shape=lengths).plan(self.threads)
         passes = _passes(self.case)
 
         def tell(touched: int) -> None:
@@ -513,7 +540,7 @@ def _in_thread(
 
 def _passes(case: Case) -> int:
     """How often a kernel walks along the axis: once for each fold, and once to write."""
-    formula = case.op.record((case.ties,) if case.ties else ())
+    formula = case.formula
     if isinstance(formula, RowFormula):
         return sum(p.monoid is not None for p in formula.passes) + (formula.apply is not None)
     return 2 if isinstance(formula, ScanFormula) and formula.prefix else 1
@@ -525,5 +552,5 @@ def _small(case: Case) -> tuple[int, ...]:
 
 def _size(case: Case, block: Mapping[str, np.ndarray], count: int) -> int:
     """Bytes of a block; a table that every block reads counts in parts."""
-    table = "d_output" if case.family == "segment" and case.op.direction == "backward" else None
-    return sum(a.nbytes // count if n == table else a.nbytes for n, a in block.items())
+    read = [n for n in case.reads if case.is_segmented and case.role(n) is Role.ROW]
+    return sum(a.nbytes // count if n in read else a.nbytes for n, a in block.items())

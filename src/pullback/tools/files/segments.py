@@ -101,7 +101,8 @@ def pick_rows(
     segments: slice,
     rows: int,
     budget: int,
-    load: Callable[[str, np.ndarray], np.ndarray],
+    load: Load,
+    load_ids: Load,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The rows of a block of segments in row order, and their ids counted from its first segment.
 
@@ -113,14 +114,14 @@ def pick_rows(
     near = np.empty(rows, np.int64)
     at = 0
     for start in range(0, ids.shape[0], step):
-        part = load("segment_ids", ids[start : start + step])
+        part = load_ids(ids[start : start + step])
         places = np.flatnonzero((part >= segments.start) & (part < segments.stop))
         if not places.size:
             continue
         end = at + places.size
         if end > rows:
             break
-        table = load("input", values[start : start + step])
+        table = load(values[start : start + step])
         # With "raise" NumPy would fill a copy first; the places are right by how they were found.
         np.take(table, places, axis=0, out=picked[at:end], mode="clip")
         np.subtract(part[places], segments.start, out=near[at:end])

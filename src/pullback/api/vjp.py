@@ -1,0 +1,71 @@
+"""A function beside its gradient, with what the gradient needs kept for the caller."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ..core.catalog import OPS
+from ..core.pair import pair_of
+from ..errors import InvalidProblemError, UnsupportedError
+from .functions import FUNCTIONS
+
+
+def vjp(
+    function: Callable[..., Any], *arrays: Any, **parameters: Any
+) -> tuple[Any, Callable[..., Any]]:
+    """The result of a function, and a function that pulls gradients back through it.
+
+    Parameters
+    ----------
+    function : callable
+        One of pullback's forward functions.
+    *arrays, **parameters
+        What it is called with.
+
+    Returns
+    -------
+    y : array or tuple of arrays
+        What the function returns.
+    back : callable
+        ``back(dy)``: the gradient with respect to the function's operand, or a tuple of them in the
+        order of its backward. It takes a gradient for each result; those that are None, or left
+        out at the end, count as zeros. ``out=`` is where to write.
+
+    Examples
+    --------
+    >>> import numpy as np, pullback as pb
+    >>> y, back = pb.vjp(pb.cumprod, np.array([2.0, 0.0, 4.0]))
+    >>> back(np.ones(3))
+    array([ 1., 10.,  0.])
+    """
+    op = OPS.get(getattr(function, "__name__", ""))
+    if op is None or FUNCTIONS.get(op.name) is not function or op.direction != "forward":
+        raise InvalidProblemError(
+            f"function: expected a forward function of pullback, got {function!r}"
+        )
+    pair = pair_of(op.kind)
+    if pair.backward is None:
+        raise UnsupportedError(f"{op.name}: no gradient is defined for it")
+    given = inspect.signature(function).bind(*arrays, **parameters).arguments
+    results = function(*arrays, **parameters)
+    several = results if isinstance(results, tuple) else (results,)
+    held = {**given, **dict(zip(op.outputs, several, strict=False))}
+    backward = FUNCTIONS[pair.backward.name]
+    asked = inspect.signature(backward).parameters
+    lead = held[op.inputs[0]]
+    held |= {"shape": tuple(lead.shape), "num_inputs": lead.shape[0] if lead.shape else 0}
+    kept = {name: held[name] for name in asked if name in held and name != "out"}
+    pulled = {output: name for name, output in pair.cotangents.items()}
+
+    def back(*gradients: Any, out: Any = None) -> Any:
+        if len(gradients) > len(several):
+            raise TypeError(f"back: expected {len(several)} gradients, got {len(gradients)}")
+        named = {o: g for o, g in zip(op.outputs, gradients, strict=False) if g is not None}
+        for output in named:
+            if output not in pulled:
+                raise UnsupportedError(f"{op.name}: no gradient flows back from {output}")
+        return backward(**{pulled[o]: g for o, g in named.items()}, **kept, out=out)
+
+    return results, back

@@ -1,0 +1,1 @@
+"""The rows of the catalog, a file for each family."""

@@ -1,0 +1,87 @@
+"""Native functions as builtins of Python: words in, a word out, the GIL released meanwhile.
+
+A call through a dispatcher of Numba takes 0.3 microseconds and needs a number of arguments that is
+fixed; a builtin takes a third of that and any number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from ..memory.large_pages import madvise
+from .compile import Native, compile_native
+
+# Words that a call may have at most.
+MOST_WORDS = 64
+
+_METH_FASTCALL = 0x0080
+
+
+class _MethodDef(ctypes.Structure):
+    """``PyMethodDef``."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("method", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+# Functions of C that native code calls by these names, whether compiled now or loaded.
+PYTHON = (
+    *("PyLong_AsLongLong", "PyLong_FromLongLong", "PyErr_Occurred"),
+    *("PyEval_SaveThread", "PyEval_RestoreThread"),
+    *("PyMem_RawMalloc", "PyMem_RawFree"),
+    *("PyThread_allocate_lock", "PyThread_acquire_lock", "PyThread_release_lock"),
+)
+
+
+def symbol(function: str) -> str:
+    """The name by which native code knows a function of C."""
+    return f"pullback_{function}"
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _add_symbols() -> None:
+    for name in PYTHON:
+        llvm.add_symbol(symbol(name), _address(getattr(ctypes.pythonapi, name)))
+    if sys.platform == "win32":
+        give_way = ctypes.WinDLL("kernel32").SwitchToThread
+    else:
+        give_way = ctypes.CDLL(None).sched_yield
+    llvm.add_symbol(symbol("yield"), _address(give_way))
+    if madvise is not None:
+        llvm.add_symbol(symbol("madvise"), _address(madvise))
+
+
+_add_symbols()
+
+
+_kept: list[Any] = []
+
+
+@cache
+def _entry() -> Native:
+    """The C function behind all builtins; which native function to call is in their ``self``."""
+    return compile_native("python_call", "int64(int64, int64, int64)")
+
+
+@cache
+def builtin(name: str) -> Any:
+    """``f(*words) -> word``: the function of that name in :mod:`.dispatch`."""
+    native = compile_native(name, "int64(int64, int64)")
+    definition = _MethodDef(name.encode(), _entry().address, _METH_FASTCALL, None)
+    _kept.append((native, definition))  # the builtin points to them
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return new(ctypes.addressof(definition), native.address, None)

@@ -1,0 +1,336 @@
+"""A monoid on vectors: states of eight rows, columns or positions side by side.
+
+``States`` emits LLVM code for single steps. Every function below it makes of that one intrinsic,
+which loop nests find as an attribute of a ``Fold``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ...formulas.primitives import NOWHERE
+from ...formulas.record import Monoid, parameters
+from .bind import element_emitter, per_element
+from .lanes import (
+    I32,
+    I64,
+    LANES,
+    Lanes,
+    as_tuple,
+    constant,
+    doubles,
+    opaque_mask,
+    scratch_builder,
+    shuffle,
+    splat,
+    traced,
+)
+from .vectors import rotated, tuple_intrinsics, unpack, vectors
+
+HALVES = (1, 2, 4)
+
+
+def last_before(place: int, half: int) -> int | None:
+    """The end of the lower half, for a place in the upper half of its ``2 * half`` places."""
+    return place // half * half - 1 if place & half else None
+
+
+def constant_components(
+    monoid: Monoid, identity, primitives, start: Callable | None
+) -> dict[int, float]:
+    """Components of a state that are the same number whatever the data.
+
+    The factor of a plain sum seen as a recurrence is one. They are found by calling the functions
+    on values of which nothing is known, and are not carried along.
+    """
+    builder = scratch_builder()
+    unknown = Lanes(builder, doubles(math.nan))
+
+    def made_by(function: Callable) -> dict[int, float]:
+        asked = [unknown == unknown if n == "first" else unknown for n in parameters(function)]
+        made = enumerate(as_tuple(traced(function, primitives)(*asked)))
+        return {k: v for k, v in made if not isinstance(v, Lanes) and v == identity[k]}
+
+    found = made_by(monoid.lift)
+    if start:
+        found = {k: v for k, v in made_by(start).items() if k in found}
+    state = [found.get(k, unknown) for k in range(len(monoid.state))]
+    again = as_tuple(traced(monoid.combine, primitives)(*state, *state))
+    return {k: v for k, v in found.items() if not isinstance(again[k], Lanes) and again[k] == v}
+
+
+class States:
+    """Emitters of a monoid's steps, on lists of vectors without the components that never vary.
+
+    ``start`` is what makes the state in front of a row, if the record has one.
+    """
+
+    def __init__(self, monoid: Monoid, primitives, start: Callable | None = None):
+        # The exponent that a zero has, as these primitives see it.
+        zero_exponent = dict(primitives)["exponent"](0.0)
+        identity = [zero_exponent if v == NOWHERE else v for v in monoid.identity]
+        self._constants = constant_components(monoid, identity, primitives, start)
+        self._combine = traced(monoid.combine, primitives)
+        self._components = range(len(monoid.state))
+        self.carried = [k for k in self._components if k not in self._constants]
+        self.names = tuple(monoid.state[k] for k in self.carried)
+        self.constants = {monoid.state[k]: v for k, v in self._constants.items()}
+        self.identity = [doubles(identity[k]) for k in self.carried]
+        self.kind = vectors(len(self.carried))
+
+    def combine(self, builder, earlier, later) -> list:
+        """Two states as one."""
+        found = as_tuple(
+            self._combine(*self._whole(builder, earlier), *self._whole(builder, later))
+        )
+        return [found[k].v for k in self.carried]
+
+    def _whole(self, builder, values) -> list:
+        """A state with its constants put back."""
+        items = iter(values)
+        return [
+            self._constants[k] if k in self._constants else Lanes(builder, next(items))
+            for k in self._components
+        ]
+
+    def shifted(self, builder, items, downwards: bool) -> list:
+        """Every lane's state from the lane before it; the identity where none is."""
+        back = 1 if downwards else -1
+        order = [k if 0 <= k < LANES else LANES for k in range(back, LANES + back)]
+        pairs = zip(items, self.identity, strict=True)
+        return [builder.shuffle_vector(v, e, constant(order, I32)) for v, e in pairs]
+
+    def last_lane(self, builder, items, downwards: bool) -> list:
+        """The state of the lane that a scan comes to last, in every lane."""
+        last = I32(0 if downwards else LANES - 1)
+        return [splat(builder, builder.extract_element(v, last)) for v in items]
+
+
+class Fold:
+    """A monoid bound to an element type, as intrinsics on tuples of vectors.
+
+    ``start`` is what makes the state in front of a row, if the record has one.
+    """
+
+    def __init__(
+        self, monoid: Monoid, primitives, full=(), row=(), known=(), start: Callable | None = None
+    ):
+        self._states = states = States(monoid, primitives, start)
+        self.carried = states.carried
+        self.state, self.constants, self.size = states.names, states.constants, len(states.names)
+        self.lift = per_element(
+            monoid.lift, primitives, full, row, known, len(monoid.state), states.carried
+        )
+        self._emit_whole_lift = element_emitter(monoid.lift, primitives, full, row, known)
+        self.combine, self.identity = combined(states), identity_of(states)
+        self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
+        self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)
+        self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
+            tuple_intrinsics(self.size)
+        )
+
+    def lane_scan(self, downwards: bool, inclusive: bool):
+        return scanned_lanes(self._states, downwards, inclusive)
+
+    def lane_total(self, downwards: bool):
+        return total_of_lanes(self._states, downwards)
+
+    def emit_lift(self, builder, index, const, full, row, known) -> list:
+        """The state of an element, as a list of vectors."""
+        values = self._emit_whole_lift(
+            builder, index=[index], const=const, full=full, row=row, known=known
+        )
+        picked = [values[k] for k in self._states.carried]
+        return [v.v if isinstance(v, Lanes) else doubles(float(v)) for v in picked]
+
+    def emit_combine(self, builder, earlier, later) -> list:
+        return self._states.combine(builder, earlier, later)
+
+    def emit_identity(self) -> list:
+        return list(self._states.identity)
+
+
+def combined(states: States):
+    """``combine(a, b)``: the state a, then the state b."""
+    kind = states.kind
+
+    @intrinsic
+    def combine(context, a, b):
+        def codegen(ctx, builder, sig, args):
+            items = states.combine(builder, *(unpack(builder, v) for v in args))
+            return ctx.make_tuple(builder, kind, items)
+
+        return kind(kind, kind), codegen
+
+    return combine
+
+
+def identity_of(states: States):
+    """``identity()`` in every lane."""
+    kind = states.kind
+
+    @intrinsic
+    def identity(context):
+        def codegen(ctx, builder, sig, args):
+            return ctx.make_tuple(builder, kind, states.identity)
+
+        return kind(), codegen
+
+    return identity
+
+
+def joined_lanes(states: States):
+    """``join_lanes(a)``: all lanes as one state by a tree of fixed shape; lane 0 holds it."""
+    kind = states.kind
+
+    @intrinsic
+    def join_lanes(context, a):
+        def codegen(ctx, builder, sig, args):
+            items = unpack(builder, args[0])
+            distance = LANES // 2
+            while distance:
+                items = states.combine(builder, items, rotated(builder, items, distance))
+                distance //= 2
+            return ctx.make_tuple(builder, kind, items)
+
+        return kind(kind), codegen
+
+    return join_lanes
+
+
+def scanned_lanes(states: States, downwards: bool, inclusive: bool):
+    """``scan_lanes(a)``: each lane with (or without) its own, and all eight in every lane.
+
+    Halves join by ``last_before``, a tree of fixed shape, which :func:`scanned_eight` builds over
+    eight states one after the other.
+    """
+    kind = states.kind
+    pair = types.Tuple((kind, kind))
+    turns = range(LANES - 1, -1, -1) if downwards else range(LANES)
+
+    def with_lower_half(builder, items, half):
+        sources = [last_before(turn, half) for turn in turns]
+        order = [lane if s is None else turns[s] for lane, s in enumerate(sources)]
+        earlier = [shuffle(builder, v, order) for v in items]
+        has = opaque_mask(builder, [s is not None for s in sources])
+        both = states.combine(builder, earlier, items)
+        return [builder.select(has, x, y) for x, y in zip(both, items, strict=True)]
+
+    @intrinsic
+    def scan_lanes(context, a):
+        def codegen(ctx, builder, sig, args):
+            items = unpack(builder, args[0])
+            for half in HALVES:
+                items = with_lower_half(builder, items, half)
+            total = states.last_lane(builder, items, downwards)
+            if not inclusive:
+                items = states.shifted(builder, items, downwards)
+            parts = [ctx.make_tuple(builder, kind, v) for v in (items, total)]
+            return ctx.make_tuple(builder, pair, parts)
+
+        return pair(kind), codegen
+
+    return scan_lanes
+
+
+def total_of_lanes(states: States, downwards: bool):
+    """``total(a)``: the total that ``scan_lanes`` gives, without the scan."""
+    kind = states.kind
+
+    @intrinsic
+    def total(context, a):
+        def codegen(ctx, builder, sig, args):
+            items = unpack(builder, args[0])
+            distance = 1
+            while distance < LANES:
+                back = distance if downwards else -distance
+                items = states.combine(builder, rotated(builder, items, back), items)
+                distance *= 2
+            return ctx.make_tuple(builder, kind, states.last_lane(builder, items, downwards))
+
+        return kind(kind), codegen
+
+    return total
+
+
+def keeping(states: States):
+    """``keeps(a, b)``: whether the state b, after the state a, leaves it as it is in every lane."""
+    kind, bits, all_set = states.kind, ir.VectorType(I64, LANES), ir.IntType(LANES)(-1)
+
+    @intrinsic
+    def keeps(context, a, b):
+        def codegen(ctx, builder, sig, args):
+            before, later = (unpack(builder, v) for v in args)
+            answer = ir.IntType(1)(1)
+            for pair in zip(before, states.combine(builder, before, later), strict=True):
+                same = builder.icmp_signed("==", *(builder.bitcast(v, bits) for v in pair))
+                lanes = builder.bitcast(same, all_set.type)
+                answer = builder.and_(answer, builder.icmp_signed("==", lanes, all_set))
+            return answer
+
+        return types.boolean(kind, kind), codegen
+
+    return keeps
+
+
+def scanned_eight(states: States):
+    """``scan_eight(states)``: the tree of ``scan_lanes`` over eight states in order, inclusive."""
+    kind = states.kind
+    eight = types.UniTuple(kind, LANES)
+
+    @intrinsic
+    def scan_eight(context, chunk):
+        def codegen(ctx, builder, sig, args):
+            found = [unpack(builder, state) for state in unpack(builder, args[0])]
+            for half in HALVES:
+                sources = [last_before(k, half) for k in range(LANES)]
+                found = [
+                    found[k] if s is None else states.combine(builder, found[s], found[k])
+                    for k, s in enumerate(sources)
+                ]
+            parts = [ctx.make_tuple(builder, kind, items) for items in found]
+            return ctx.make_tuple(builder, eight, parts)
+
+        return eight(eight), codegen
+
+    return scan_eight
+
+
+def joined_eight(states: States):
+    """``join_eight(states)``: the last of what ``scan_eight`` gives."""
+    kind = states.kind
+    eight = types.UniTuple(kind, LANES)
+
+    @intrinsic
+    def join_eight(context, chunk):
+        def codegen(ctx, builder, sig, args):
+            found = [unpack(builder, state) for state in unpack(builder, args[0])]
+            while len(found) > 1:
+                pairs = zip(found[::2], found[1::2], strict=True)
+                found = [states.combine(builder, first, second) for first, second in pairs]
+            return ctx.make_tuple(builder, kind, found[0])
+
+        return kind(eight), codegen
+
+    return join_eight
+
+
+def with_constants(narrow: Fold, wide: Fold):
+    """``widened(a)``: a state of one fold as a state of another that carries more components."""
+    kind = vectors(wide.size)
+
+    @intrinsic
+    def widened(context, a):
+        def codegen(ctx, builder, sig, args):
+            held = dict(zip(narrow.state, unpack(builder, args[0]), strict=True))
+            held |= {name: doubles(v) for name, v in narrow.constants.items()}
+            return ctx.make_tuple(builder, kind, [held[name] for name in wide.state])
+
+        return kind(vectors(narrow.size)), codegen
+
+    return widened

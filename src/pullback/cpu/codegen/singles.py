@@ -1,0 +1,386 @@
+"""Formulas on float32 lanes: the same source as on float64 lanes, traced with other numbers.
+
+A ``Single`` is a vector of float32 and, where it stands for more than that holds, a second one that
+is added to it: a float64 total is two of them. Products use both, so a total costs no accuracy. The
+rounding error of a difference is at hand for exp, where it would be one of the result.
+
+float32 has less range than float64. Where a lane may have left it, or comes out infinite or NaN,
+``Trace.doubtful`` says so, and the kernel takes that lane from the formula on float64 lanes. What
+float32 would compute with a larger error than two units in the last place is refused with
+``NotInSingles``, and the whole formula is computed on float64 lanes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from .lanes import I1, I32, traced
+
+FLOAT = ir.FloatType()
+
+# exp(x) is an ordinary number up to this size of x; below NOTHING it is 0 even times the largest
+# float32.
+EXP_LIMIT, NOTHING = 87.0, -200.0
+# A row's number outside of this is too small, or too large, for two float32.
+LEAST, LARGEST = 2.0**-100, 2.0**120
+
+INVERSE_LN2 = 1.0 / math.log(2.0)
+# The first has so few bits that a multiple of it is exact.
+LN2_HIGH = float.fromhex("0x1.63p-1")
+LN2_LOW = math.log(2.0) - LN2_HIGH
+# Adding this to a number below 2**22 rounds it to an integer e and leaves e + 127, the exponent
+# field of 2**e, in the low bits.
+EXPONENT_MAGIC = 1.5 * 2.0**23 + 127.0
+# By tools/fit_exp.py: relative error 2**-27.96.
+EXP = tuple(
+    float.fromhex(c)
+    for c in (
+        "0x1.6a244c0000000p-10",
+        "0x1.1239d40000000p-7",
+        "0x1.5558f20000000p-5",
+        "0x1.5554920000000p-3",
+        "0x1.fffffc0000000p-2",
+    )
+)
+
+
+class NotInSingles(TypeError):
+    """A formula asks for what float32 lanes do not do, or not well enough."""
+
+
+class Trace:
+    """The lanes of one evaluation: how many, and in which of them float32 may not do."""
+
+    def __init__(self, builder, count: int):
+        self.builder, self.count = builder, count
+        self.kind = ir.VectorType(FLOAT, count)
+        self.doubtful = ir.VectorType(I1, count)([0] * count)
+
+    def doubt(self, mask) -> None:
+        self.doubtful = self.builder.or_(self.doubtful, mask)
+
+    def number(self, value: float) -> ir.Constant:
+        return self.kind([value] * self.count)
+
+    def single(self, v, low=None, exact: bool = True) -> Single:
+        return Single(self, v, low, exact)
+
+    def call(self, name: str, *args):
+        name = f"{name}.v{self.count}f32"
+        module = self.builder.module
+        function = module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(self.kind, [self.kind] * len(args))
+            function = ir.Function(module, kind, name)
+        return self.builder.call(function, args)
+
+    def fma(self, a, b, c):
+        return self.call("llvm.fma", a, b, c)
+
+    def compare(self, sign: str, a, b):
+        return self.builder.fcmp_ordered(sign, a, b)
+
+    def of_doubles(self, halves) -> Single:
+        """Numbers of rows, eight float64 or two times eight, as two float32 each."""
+        builder, wide = self.builder, _joined(self.builder, halves)
+        high = builder.fptrunc(wide, self.kind)
+        rest = builder.fsub(wide, builder.fpext(high, wide.type))
+        size = self.call("llvm.fabs", high)
+        inside = builder.and_(
+            self.compare(">=", size, self.number(LEAST)),
+            self.compare("<=", size, self.number(LARGEST)),
+        )
+        zero = builder.fcmp_ordered("==", wide, wide.type([0.0] * self.count))
+        # What is NaN makes results so, and they are doubtful.
+        high = builder.select(builder.or_(inside, zero), high, self.number(math.nan))
+        return self.single(high, builder.fptrunc(rest, self.kind))
+
+    def of_elements(self, halves) -> Single:
+        """Numbers of rows that float32 holds."""
+        return self.single(self.builder.fptrunc(_joined(self.builder, halves), self.kind))
+
+    def results(self, values) -> list:
+        """What a formula gave, as vectors; doubtful where not finite."""
+        found = []
+        for value in values:
+            v = _single(self, value).whole()
+            size = self.call("llvm.fabs", v)
+            self.doubt(self.builder.not_(self.compare("<", size, self.number(math.inf))))
+            found.append(v)
+        return found
+
+
+def _joined(builder, halves):
+    if len(halves) == 1:
+        return halves[0]
+    count = sum(h.type.count for h in halves)
+    return builder.shuffle_vector(*halves, ir.VectorType(I32, count)(list(range(count))))
+
+
+def _single(trace: Trace, value) -> Single:
+    if isinstance(value, Single):
+        return value
+    if isinstance(value, Condition):
+        raise NotInSingles("a condition where a number is wanted")
+    high = float(_as_float32(value))
+    low = value - high if math.isfinite(high) else 0.0
+    return trace.single(trace.number(high), trace.number(low) if low else None)
+
+
+def _as_float32(value: float) -> float:
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+class Condition:
+    """A truth value per lane."""
+
+    __slots__ = ("trace", "v")
+
+    def __init__(self, trace: Trace, v):
+        self.trace, self.v = trace, v
+
+    def __and__(self, other):
+        return Condition(self.trace, self.trace.builder.and_(self.v, _condition(other).v))
+
+    def __or__(self, other):
+        return Condition(self.trace, self.trace.builder.or_(self.v, _condition(other).v))
+
+    def __bool__(self):
+        raise TypeError("a formula must use where(), not if: lanes may differ")
+
+
+class Single:
+    """A number per lane: ``v``, with ``low`` beside it where that is not all.
+
+    ``exact`` unless it has been rounded; ``parts`` are what a rounded sum is one of, ``factors``
+    what a product is one of.
+    """
+
+    __slots__ = ("exact", "factors", "low", "parts", "trace", "v")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, trace: Trace, v, low=None, exact: bool = True):
+        self.trace, self.v, self.low, self.exact = trace, v, low, exact
+        self.parts: tuple | None = None
+        self.factors: tuple | None = None
+
+    def whole(self):
+        return self.v if self.low is None else self.trace.builder.fadd(self.v, self.low)
+
+    def __neg__(self):
+        builder = self.trace.builder
+        low = None if self.low is None else builder.fneg(self.low)
+        return Single(self.trace, builder.fneg(self.v), low, self.exact)
+
+    def __add__(self, other):
+        return _sum(self, _single(self.trace, other))
+
+    __radd__ = __add__
+
+    def __sub__(self, other):
+        return _sum(self, -_single(self.trace, other))
+
+    def __rsub__(self, other):
+        return _sum(_single(self.trace, other), -self)
+
+    def __mul__(self, other):
+        return _product(self, _single(self.trace, other))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other):
+        return _quotient(self, _single(self.trace, other))
+
+    def __rtruediv__(self, other):
+        return _quotient(_single(self.trace, other), self)
+
+    def _compare(self, sign, other, ordered=True):
+        other = _single(self.trace, other)
+        if self.low is not None or other.low is not None or not (self.exact and other.exact):
+            raise NotInSingles("a comparison of rounded numbers")
+        builder = self.trace.builder
+        compare = builder.fcmp_ordered if ordered else builder.fcmp_unordered
+        return Condition(self.trace, compare(sign, self.v, other.v))
+
+    def __eq__(self, other):
+        return self._compare("==", other)
+
+    def __ne__(self, other):
+        return self._compare("!=", other, ordered=False)
+
+    def __lt__(self, other):
+        return self._compare("<", other)
+
+    def __le__(self, other):
+        return self._compare("<=", other)
+
+    def __gt__(self, other):
+        return self._compare(">", other)
+
+    def __ge__(self, other):
+        return self._compare(">=", other)
+
+    def __and__(self, other):
+        return _condition(self) & other
+
+    def __or__(self, other):
+        return _condition(self) | other
+
+
+def _condition(value) -> Condition:
+    """A condition as it is; of a bool operand, which is read as 1.0 or 0.0, whether it holds."""
+    return value if isinstance(value, Condition) else value != 0.0
+
+
+def _sum(a: Single, b: Single) -> Single:
+    trace, builder = a.trace, a.trace.builder
+    a, b = _settled(a), _settled(b)
+    if not (a.exact and b.exact):
+        # Where it cancels, the rounding of a product would be most of the result.
+        raise NotInSingles("a sum of rounded numbers")
+    lows = [s.low for s in (a, b) if s.low is not None]
+    low = builder.fadd(*lows) if len(lows) == 2 else lows[0] if lows else None
+    made = Single(trace, builder.fadd(a.v, b.v), low, exact=False)
+    made.parts = (a, b)
+    return made
+
+
+def _settled(a: Single) -> Single:
+    """A sum with what it left out beside it."""
+    if a.parts is None:
+        return a
+    error = _rounding_error(a)
+    low = error if a.low is None else a.trace.builder.fadd(error, a.low)
+    return a.trace.single(a.v, low, all(part.exact for part in a.parts))
+
+
+def _rounding_error(made: Single):
+    """What a sum of two numbers left out, which a float32 holds."""
+    assert made.parts is not None
+    builder, (a, b) = made.trace.builder, made.parts
+    shared = builder.fsub(made.v, a.v)
+    first = builder.fsub(a.v, builder.fsub(made.v, shared))
+    return builder.fadd(first, builder.fsub(b.v, shared))
+
+
+def _product(a: Single, b: Single) -> Single:
+    trace, builder = a.trace, a.trace.builder
+    _doubt_small(a, b)
+    rest = None
+    for one, other in ((a, b), (b, a)):
+        if one.low is not None:
+            part = builder.fmul(one.low, other.v)
+            rest = part if rest is None else builder.fadd(rest, part)
+    v = builder.fmul(a.v, b.v) if rest is None else trace.fma(a.v, b.v, rest)
+    made = trace.single(v, exact=False)
+    made.factors = (a.v, b.v)
+    return made
+
+
+def _doubt_small(a: Single, b: Single) -> None:
+    """A product that is small may have lost bits below the range of a float32."""
+    for one in (a, b):
+        if one.factors is not None:
+            trace, builder = one.trace, one.trace.builder
+            size, zero = trace.call("llvm.fabs", one.v), trace.number(0.0)
+            small = trace.compare("<", size, trace.number(LEAST))
+            for factor in one.factors:
+                small = builder.and_(small, trace.compare("!=", factor, zero))
+            trace.doubt(small)
+
+
+def _quotient(a: Single, b: Single) -> Single:
+    if b.low is None:
+        _doubt_small(a, b)
+        made = a.trace.single(a.trace.builder.fdiv(a.whole(), b.v), exact=False)
+        made.factors = (a.v, b.v)
+        return made
+    # 1/(h + l) as two numbers: the second corrects what the first leaves of 1, and what l takes.
+    trace, builder = a.trace, a.trace.builder
+    inverse = builder.fdiv(trace.number(1.0), b.v)
+    left = trace.fma(builder.fneg(inverse), b.v, trace.number(1.0))
+    left = trace.fma(builder.fneg(inverse), b.low, left)
+    return _product(a, trace.single(inverse, builder.fmul(left, inverse)))
+
+
+def where(condition, a, b):
+    if isinstance(condition, bool):
+        return a if condition else b
+    condition = _condition(condition)
+    trace, builder = condition.trace, condition.trace.builder
+    one, other = (_single(trace, s) for s in (a, b))
+    v = builder.select(condition.v, one.v, other.v)
+    low = None
+    if one.low is not None or other.low is not None:
+        lows = [trace.number(0.0) if s.low is None else s.low for s in (one, other)]
+        low = builder.select(condition.v, *lows)
+    return Single(trace, v, low, one.exact and other.exact)
+
+
+def isnan(v):
+    return Condition(v.trace, v.trace.builder.fcmp_unordered("uno", v.v, v.v))
+
+
+def absolute(v):
+    if v.low is not None:
+        raise NotInSingles("the size of a number that is two")
+    return v.trace.single(v.trace.call("llvm.fabs", v.v), exact=v.exact)
+
+
+def exp(x):
+    """exp below 0.8 ULP for what is not doubtful; 0 for what is far below."""
+    if not isinstance(x, Single):
+        raise NotInSingles("exp of a constant")
+    if not all(part.exact for part in x.parts or (x,)):
+        raise NotInSingles("exp of a rounded number")
+    trace, builder = x.trace, x.trace.builder
+    outside = trace.compare(">", trace.call("llvm.fabs", x.v), trace.number(EXP_LIMIT))
+    far_below = trace.compare("<", x.v, trace.number(NOTHING))
+    trace.doubt(builder.and_(outside, builder.not_(far_below)))
+    magic = trace.fma(x.v, trace.number(INVERSE_LN2), trace.number(EXPONENT_MAGIC))
+    k = builder.fsub(magic, trace.number(EXPONENT_MAGIC))
+    r = trace.fma(k, trace.number(-LN2_HIGH), x.v)
+    r = trace.fma(k, trace.number(-LN2_LOW), r)
+    rest = _rounding_error(x) if x.parts else None
+    if x.low is not None:
+        rest = x.low if rest is None else builder.fadd(rest, x.low)
+    if rest is not None:
+        r = builder.fadd(r, rest)
+    p = trace.number(EXP[0])
+    for c in EXP[1:]:
+        p = trace.fma(p, r, trace.number(c))
+    p = builder.fadd(trace.fma(p, builder.fmul(r, r), r), trace.number(1.0))
+    field = builder.bitcast(magic, ir.VectorType(I32, trace.count))
+    power = builder.shl(field, field.type([23] * trace.count))
+    v = builder.fmul(p, builder.bitcast(power, trace.kind))
+    return trace.single(builder.select(outside, trace.number(0.0), v), exact=False)
+
+
+def _refused(name: str) -> Callable:
+    def refuse(*_):
+        raise NotInSingles(f"{name} in float32")
+
+    return refuse
+
+
+PRIMITIVES = (
+    ("where", where),
+    ("isnan", isnan),
+    ("exp", exp),
+    ("absolute", absolute),
+    *(
+        (name, _refused(name))
+        for name in ("log", "sqrt", "maximum", "mantissa", "exponent", "power_of_two", "ldexp")
+    ),
+)
+
+
+def in_singles(function: Callable) -> Callable:
+    """A formula function bound to float32 lanes."""
+    return traced(function, PRIMITIVES)

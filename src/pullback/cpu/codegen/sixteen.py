@@ -1,0 +1,385 @@
+"""Elements on float32 lanes: formula functions as intrinsics, eight or sixteen elements at a time.
+
+A lane's bits depend on its own values alone, so eight and sixteen give the same. Doubtful lanes
+(:mod:`.singles`) are computed again in float64, out of the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ...formulas.bind import primitives_of
+from ...formulas.record import Monoid, RowFormula, parameters
+from ..words import CONSTANT_NAMES
+from .bind import element_emitter
+from .lanes import DOUBLES, I32, I64, LANES, Lanes, as_tuple, constant, doubles, scratch_builder
+from .operands import Operands
+from .singles import FLOAT, NotInSingles, Trace, in_singles
+from .storage import Edge, from_float, to_float, to_narrow_float
+from .vectors import Vector, unpack, vectors
+
+SIXTEEN = 2 * LANES
+_EIGHT_FLOATS = ir.VectorType(FLOAT, LANES)
+
+
+class SingleCall:
+    """A formula function on float32 lanes.
+
+    ``emit(builder, count, const, full, row, known)`` takes lists of what gives a ``Single`` for a
+    ``Trace``, and gives the results as vectors of float32, and the lanes that are doubtful.
+    """
+
+    def __init__(self, function: Callable, full, row, known):
+        self._function, self._wanted = in_singles(function), parameters(function)
+        tuples = {"const": CONSTANT_NAMES, "full": full, "row": row, "known": known}
+        self._places = {n: (t, k) for t, names in tuples.items() for k, n in enumerate(names)}
+        missing = [n for n in self._wanted if n not in self._places]
+        if missing:
+            raise NotInSingles(f"{missing} in float32")
+
+    def emit(self, builder, count: int, const, full, row, known):
+        trace = Trace(builder, count)
+        given = {"const": const, "full": full, "row": row, "known": known}
+        places = (self._places[name] for name in self._wanted)
+        values = self._function(*(given[place][k](trace) for place, k in places))
+        return trace.results(as_tuple(values)), trace.doubtful
+
+
+def elements(values) -> list:
+    """Vectors of float32."""
+    return [lambda trace, v=v: trace.single(v) for v in values]
+
+
+def row_elements(values, times: int) -> list:
+    """Elements of rows, eight float64 each: for eight lanes, or two times the same."""
+    return [lambda trace, v=v: trace.of_elements([v] * times) for v in values]
+
+
+def row_numbers(values, times: int) -> list:
+    """Numbers of rows, eight float64 each: for eight lanes, or two times the same."""
+    return [lambda trace, v=v: trace.of_doubles([v] * times) for v in values]
+
+
+def single_call(function: Callable, operands: Operands, known) -> SingleCall | None:
+    """A function on float32 lanes, or None where it is to be computed in float64."""
+    if not operands.singles:
+        return None
+    one, zero = doubles(1.0), ir.Constant(_EIGHT_FLOATS, None)
+    const, numbers = [one] * len(CONSTANT_NAMES), [one] * len(known)
+    row, full = [one] * len(operands.row), [zero] * len(operands.full)
+    try:
+        call = SingleCall(function, operands.full, operands.row, known)
+        call.emit(
+            scratch_builder(), LANES, row_numbers(const, 1), elements(full), row_elements(row, 1),
+            row_numbers(numbers, 1),
+        )  # fmt: skip
+    except NotInSingles:
+        return None
+    return call
+
+
+def lift_call(formula: RowFormula, monoid: Monoid, operands: Operands, known) -> SingleCall | None:
+    """What a lift is on float32 lanes, or None.
+
+    It is worth it for an exp alone. Of a reduction it would be seen in the result, where a
+    logarithm of the total may cancel.
+    """
+    if formula.finish or not primitives_of(monoid.lift) & {"exp"}:
+        return None
+    return single_call(monoid.lift, operands, known)
+
+
+def _any(builder, mask):
+    bits = builder.bitcast(mask, ir.IntType(mask.type.count))
+    return builder.icmp_unsigned("!=", bits, bits.type(0))
+
+
+def _with_doubtful(builder, doubtful, values, again):
+    """``values``, but ``again()`` where they are doubtful; both lists of vectors."""
+    before = builder.block
+    with builder.if_then(_any(builder, doubtful), likely=False):
+        sure = [builder.select(doubtful, v, w) for v, w in zip(again(), values, strict=True)]
+        inside = builder.block
+    found = []
+    for value, mended in zip(values, sure, strict=True):
+        v = builder.phi(value.type)
+        v.add_incoming(value, before)
+        v.add_incoming(mended, inside)
+        found.append(v)
+    return found
+
+
+def emit_eight(call: SingleCall, emit_doubles, builder, const, full, row, known) -> list:
+    """Results for eight elements as float64, from operands as float64."""
+    floats = [builder.fptrunc(v, _EIGHT_FLOATS) for v in full]
+    values, doubtful = call.emit(
+        builder, LANES, row_numbers(const, 1), elements(floats), row_elements(row, 1),
+        row_numbers(known, 1),
+    )  # fmt: skip
+
+    def again():
+        return _in_doubles(emit_doubles, builder, const, full, row, known)
+
+    wide = [builder.fpext(v, DOUBLES) for v in values]
+    return _with_doubtful(builder, doubtful, wide, again)
+
+
+def _in_doubles(emit_doubles, builder, const, full, row, known) -> list:
+    index = [doubles(0.0)]  # which no function on float32 lanes asks for
+    found = emit_doubles(builder, index=index, const=const, full=full, row=row, known=known)
+    return [v.v if isinstance(v, Lanes) else doubles(float(v)) for v in found]
+
+
+def per_eight(call: SingleCall, function: Callable, primitives, operands: Operands, known, picked):
+    """``f(index, const, full, row, known)`` as :func:`.bind.per_element` makes it."""
+    emit_doubles = element_emitter(function, primitives, operands.full, operands.row, known)
+    kind = vectors(len(picked))
+
+    @intrinsic
+    def apply(context, index, const, full, row, known):
+        def codegen(ctx, builder, sig, args):
+            const_, full_, row_, known_ = (unpack(builder, a) for a in args[1:])
+            found = emit_eight(call, emit_doubles, builder, const_, full_, row_, known_)
+            return ctx.make_tuple(builder, kind, [found[k] for k in picked])
+
+        return kind(Vector, const, full, row, known), codegen
+
+    return apply
+
+
+def _load_sixteen(builder, edge: Edge, base, index):
+    """Sixteen packed elements as float32."""
+    kind = ir.VectorType(edge.storage, SIXTEEN)
+    place = builder.add(base, builder.mul(index, I64(edge.item)))
+    v = builder.load(builder.inttoptr(place, kind.as_pointer()))
+    v.align = edge.item
+    if edge.element == "bool":
+        there = builder.icmp_unsigned("!=", v, ir.Constant(kind, None))
+        return builder.uitofp(there, ir.VectorType(FLOAT, SIXTEEN))
+    return to_float(builder, v, edge.element, edge.native_half)
+
+
+def _halves_of(builder, v) -> list:
+    """Sixteen float32 as two times eight float64."""
+    lanes = (range(LANES), range(LANES, SIXTEEN))
+    parts = [builder.shuffle_vector(v, v, constant(half, I32)) for half in lanes]
+    return [builder.fpext(part, DOUBLES) for part in parts]
+
+
+class Spread:
+    """Numbers of one row for sixteen of its elements: tuples of eight equal float64."""
+
+    def singles(self, builder, args) -> tuple[list, list]:
+        row, known = (unpack(builder, a) for a in args)
+        return row_elements(row, 2), row_numbers(known, 2)
+
+    def doubles(self, builder, args, half: int) -> tuple[list, list]:
+        row, known = (unpack(builder, a) for a in args)
+        return row, known
+
+
+class Boxed:
+    """Numbers of sixteen columns for an element of each, by where they lie.
+
+    Three addresses: row operands and known values as float64, ``pitch`` bytes from one to the next,
+    and both of them as float32, the second half of a known value half a pitch behind the first.
+    """
+
+    def __init__(self, row: int, known: int, pitch: int):
+        self._row, self._known, self._pitch = row, known, pitch
+
+    def _floats(self, builder, address, offset: int):
+        kind = ir.VectorType(FLOAT, SIXTEEN)
+        at = builder.add(address, I64(offset))
+        v = builder.load(builder.inttoptr(at, kind.as_pointer()))
+        v.align = 4
+        return v
+
+    def singles(self, builder, args) -> tuple[list, list]:
+        pitch, split = self._pitch, args[2]
+
+        def element(trace, k):
+            return trace.single(self._floats(builder, split, k * pitch))
+
+        def number(trace, k):
+            at = (self._row + k) * pitch
+            parts = [self._floats(builder, split, at + half) for half in (0, pitch // 2)]
+            return trace.single(*parts)
+
+        row = [lambda trace, k=k: element(trace, k) for k in range(self._row)]
+        return row, [lambda trace, k=k: number(trace, k) for k in range(self._known)]
+
+    def doubles(self, builder, args, half: int) -> tuple[list, list]:
+        found: list[list] = []
+        for address, count in zip(args, (max(1, self._row), self._known), strict=False):
+            found.append([])
+            for k in range(count):
+                at = builder.add(address, I64(k * self._pitch + half * 8 * LANES))
+                v = builder.load(builder.inttoptr(at, DOUBLES.as_pointer()))
+                v.align = 8
+                found[-1].append(v)
+        return found[0], found[1]
+
+    def split(self):
+        """``split(row_at, known_at, split_at)``: the float32 of eight columns, from the float64."""
+
+        @intrinsic
+        def split(context, row_at, known_at, split_at):
+            def codegen(ctx, builder, sig, args):
+                row, known = self.doubles(builder, args, 0)
+                trace = Trace(builder, LANES)
+                for k, v in enumerate([*row[: self._row], *known]):
+                    if k < self._row:
+                        parts = [trace.of_elements([v]).v]
+                    else:
+                        number = trace.of_doubles([v])
+                        parts = [number.v, number.low]
+                    for half, part in enumerate(parts):
+                        offset = k * self._pitch + half * self._pitch // 2
+                        at = builder.add(args[2], I64(offset))
+                        place = builder.inttoptr(at, part.type.as_pointer())
+                        builder.store(part, place).align = 4
+                return ctx.get_dummy_value()
+
+            return types.void(*[types.int64] * 3), codegen
+
+        return split
+
+
+def apply_sixteen(
+    call: SingleCall, function: Callable, primitives, operands: Operands, known, rows
+):
+    """``f(addresses, index, const, row numbers, streamed)``.
+
+    Reads, computes and writes sixteen packed elements, past the caches if ``streamed``. ``rows``
+    says how the numbers of rows come: :class:`Spread` or :class:`Boxed`.
+    """
+    emit_doubles = element_emitter(function, primitives, operands.full, operands.row, known)
+    edge, edges = operands.edge, operands.edges
+    full_at, finished = operands.full_at, operands.finished
+    stored = ir.VectorType(edge.storage, SIXTEEN)
+    in_order = ir.VectorType(I32, SIXTEEN)(list(range(SIXTEEN)))
+
+    def emit(ctx, builder, args, numbers, streamed):
+        addresses, index, const = args
+        bases, const_ = unpack(builder, addresses), unpack(builder, const)
+        floats = [_load_sixteen(builder, edges[o], bases[o], index) for o in full_at]
+        row, known_ = rows.singles(builder, numbers)
+        values, doubtful = call.emit(
+            builder, SIXTEEN, row_numbers(const_, 2), elements(floats), row, known_
+        )
+
+        def again():
+            halves = [_halves_of(builder, v) for v in floats]
+            found = []
+            for k in range(2):
+                full = [pair[k] for pair in halves]
+                wide_rows = rows.doubles(builder, numbers, k)
+                wide = _in_doubles(emit_doubles, builder, const_, full, *wide_rows)
+                found.append([to_narrow_float(builder, v, edge.element) for v in wide])
+            return [builder.shuffle_vector(*pair, in_order) for pair in zip(*found, strict=True)]
+
+        values = _with_doubtful(builder, doubtful, values, again)
+        offset = builder.mul(index, I64(edge.item))
+        for o, w in finished:
+            v = from_float(builder, values[w], edge.element, edge.native_half)
+            pointer = builder.inttoptr(builder.add(bases[o], offset), stored.as_pointer())
+            with builder.if_else(streamed) as (then, otherwise):
+                with then:
+                    store = builder.store(v, pointer)
+                    store.align = SIXTEEN * edge.item
+                    store.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
+                with otherwise:
+                    builder.store(v, pointer).align = edge.item
+        return ctx.get_dummy_value()
+
+    if isinstance(rows, Spread):
+
+        @intrinsic
+        def apply(context, addresses, index, const, row, known, streamed):
+            def codegen(ctx, builder, sig, args):
+                return emit(ctx, builder, args[:3], args[3:5], args[5])
+
+            kinds = (addresses, types.int64, const, row, known, types.boolean)
+            return types.void(*kinds), codegen
+
+        return apply
+
+    @intrinsic
+    def apply_columns(context, addresses, index, const, row_at, known_at, split_at, streamed):
+        def codegen(ctx, builder, sig, args):
+            return emit(ctx, builder, args[:3], args[3:6], args[6])
+
+        kinds = (addresses, types.int64, const, *[types.int64] * 3, types.boolean)
+        return types.void(*kinds), codegen
+
+    return apply_columns
+
+
+def lift_sixteen(call: SingleCall, monoid: Monoid, primitives, operands: Operands, known, carried,
+                 rows):  # fmt: skip
+    """``f(addresses, index, const, row numbers)``: states of sixteen packed elements, as two.
+
+    ``carried`` are the components of a state that vary.
+    """
+    emit_doubles = element_emitter(monoid.lift, primitives, operands.full, operands.row, known)
+    edges, full_at = operands.edges, operands.full_at
+    kind = vectors(len(carried))
+    pair = types.UniTuple(kind, 2)
+
+    def emit(ctx, builder, args, numbers):
+        addresses, index, const = args
+        bases, const_ = unpack(builder, addresses), unpack(builder, const)
+        floats = [_load_sixteen(builder, edges[o], bases[o], index) for o in full_at]
+        row, known_ = rows.singles(builder, numbers)
+        values, doubtful = call.emit(
+            builder, SIXTEEN, row_numbers(const_, 2), elements(floats), row, known_
+        )
+        parts = [_halves_of(builder, values[c]) for c in carried]
+        wide = [[both[k] for both in parts] for k in (0, 1)]
+        before = builder.block
+        with builder.if_then(_any(builder, doubtful), likely=False):
+            halves = [_halves_of(builder, v) for v in floats]
+            mended = []
+            for k, lanes in enumerate((range(LANES), range(LANES, SIXTEEN))):
+                mask = builder.shuffle_vector(doubtful, doubtful, constant(lanes, I32))
+                full = [both[k] for both in halves]
+                again = _in_doubles(
+                    emit_doubles, builder, const_, full, *rows.doubles(builder, numbers, k)
+                )
+                picked = zip(carried, wide[k], strict=True)
+                mended.append([builder.select(mask, again[c], v) for c, v in picked])
+            inside = builder.block
+        found = []
+        for value, other in zip(wide[0] + wide[1], mended[0] + mended[1], strict=True):
+            v = builder.phi(DOUBLES)
+            v.add_incoming(value, before)
+            v.add_incoming(other, inside)
+            found.append(v)
+        halves_of_states = found[: len(carried)], found[len(carried) :]
+        states = [ctx.make_tuple(builder, kind, items) for items in halves_of_states]
+        return ctx.make_tuple(builder, pair, states)
+
+    if isinstance(rows, Spread):
+
+        @intrinsic
+        def lift(context, addresses, index, const, row, known):
+            def codegen(ctx, builder, sig, args):
+                return emit(ctx, builder, args[:3], args[3:])
+
+            return pair(addresses, types.int64, const, row, known), codegen
+
+        return lift
+
+    @intrinsic
+    def lift_columns(context, addresses, index, const, row_at, known_at, split_at):
+        def codegen(ctx, builder, sig, args):
+            return emit(ctx, builder, args[:3], args[3:])
+
+        return pair(addresses, types.int64, const, *[types.int64] * 3), codegen
+
+    return lift_columns

@@ -1,0 +1,50 @@
+"""Words of the parameter block of a segment kernel, its workspace, and its tiles."""
+
+from __future__ import annotations
+
+from ..formulas.record import RowFormula, names_read
+
+# Words 11 to 18 hold the constants of formulas,
+# as in any other block; the extent among them is that of a segment, and put in there.
+IDS, ID_STRIDE = 0, 1  # ids or offsets, and the byte stride between them
+NUM_INPUTS = 2
+NUM_COLUMNS = 3
+NUM_SEGMENTS = 4
+ORDER = 5  # workspace: row numbers in order of id
+STARTS = 6  # workspace: where each segment begins in ORDER
+COUNTS = 7  # workspace: rows of each part in each segment, then where the next of them goes
+PARTS = 8  # parts the rows are sorted in
+STATES, TILE = 5, 8  # where tiles are folded: workspace for the states of a tile, and its columns
+FLAGS, ORDERED = 9, 8  # of a check: its answer, two rows; whether order matters
+FIRST_OUTPUT, NUM_OPERANDS = 10, 19  # among the operands
+OPERANDS = 20  # address, byte stride between rows and between columns of each operand
+
+# Ids from this size on are sorted in as many parts as there are threads, up to so many.
+PARTED_BYTES = 1 << 18
+MOST_PARTS = 4
+
+
+def sorting_parts(rows: int, threads: int) -> int:
+    return min(threads, MOST_PARTS) if 8 * rows >= PARTED_BYTES else 1
+
+
+def sorting_offsets(segments: int) -> dict[int, int]:
+    """Where in the workspace each array of the sort begins, by its word of the block."""
+    counts = 8 * (segments + 1)
+    return {STARTS: 0, COUNTS: counts, ORDER: counts + 8 * MOST_PARTS * segments}
+
+
+def sorting_bytes(rows: int, segments: int) -> int:
+    return sorting_offsets(segments)[ORDER] + 8 * rows
+
+
+# Columns that are computed at a time, at most.
+TILE_COLUMNS = 256
+
+
+def folds_in_tiles(formula: RowFormula, row: tuple[str, ...]) -> bool:
+    """Whether rows can be folded in any order of segments: one pass, that knows a row alone."""
+    of_segment = {"extent", "index", "first"} & names_read(formula)
+    passes = formula.passes
+    one_pass = len(passes) == 1 and passes[0].monoid is not None
+    return one_pass and formula.finish is not None and not row and not of_segment

@@ -1,0 +1,70 @@
+"""Cross entropy of logits against integer targets, with label smoothing and z-loss.
+
+With l = log Σ exp(x), e the smoothing and n the classes, loss = l − (1−e)·x[target] − e·mean(x) +
+z·l². Its gradient is d_loss·((1 + 2z·l)·exp(x − l) − (1−e)·[j = target] − e/n).
+"""
+
+from __future__ import annotations
+
+from .folds import add, larger
+from .primitives import INF, exp, log, where
+from .record import Monoid, Pass, RowFormula
+from .reduce import exp_below, finite_peak
+
+
+def peak_picked_total(logits, index, target):
+    return logits, where(index == target, logits, 0.0), logits
+
+
+def joined(peak1, picked1, total1, peak2, picked2, total2):
+    return larger(peak1, peak2), picked1 + picked2, total1 + total2
+
+
+def shifted(peak, picked, total):
+    return finite_peak(peak), picked, total
+
+
+def exp_below_shift(logits, shift):
+    return exp_below(logits, shift)
+
+
+def loss_and_lse(
+    shift, picked, total, sum_exp, target, extent, ignore_index, label_smoothing, z_loss
+):
+    lse = log(sum_exp) + shift
+    smooth = where(label_smoothing == 0, 0.0, label_smoothing * (lse - total / extent))
+    loss = (1.0 - label_smoothing) * (lse - picked) + smooth
+    loss = loss + where(z_loss == 0, 0.0, z_loss * (lse * lse))
+    ignored = target == ignore_index
+    return where(ignored, 0.0, loss), where(ignored, 0.0, lse)
+
+
+CROSS_ENTROPY = RowFormula(
+    (
+        Pass(
+            Monoid(peak_picked_total, joined, (-INF, 0.0, 0.0), ("peak", "picked", "total")),
+            shifted,
+            ("shift", "picked", "total"),
+        ),
+        Pass(Monoid(exp_below_shift, add, (0.0,), ("sum_exp",))),
+    ),
+    finish=loss_and_lse,
+)
+
+
+def gains(d_loss, lse, target, extent, ignore_index, label_smoothing, z_loss):
+    gain = where(target == ignore_index, 0.0, d_loss)
+    scale = where(z_loss == 0, 1.0, 1.0 + 2.0 * z_loss * lse)
+    return gain, gain * scale, gain * (1.0 - label_smoothing), gain * label_smoothing / extent
+
+
+def logits_gradient(logits, index, target, lse, gain, scaled_gain, hit, spread):
+    p = scaled_gain * exp(logits - lse)
+    return where(gain == 0, 0.0, p - where(index == target, hit, 0.0) - spread)
+
+
+CROSS_ENTROPY_BACKWARD = RowFormula(
+    (Pass(close=gains, gives=("gain", "scaled_gain", "hit", "spread")),),
+    apply=logits_gradient,
+    heavy=True,
+)

@@ -1,0 +1,65 @@
+"""The gradient of a product by counts: dx[j] = dy·Π_{i≠j} x[i] without a scan.
+
+One pass gives the scaled product of the factors that are neither zero nor infinite nor NaN, the
+sign of the infinite ones, and how many there are of each. Taking x[j] out of it is a division that
+cannot go wrong; what the others are is known by their counts.
+"""
+
+from __future__ import annotations
+
+from .folds import scaled_product
+from .primitives import INF, NAN, absolute, exponent, isnan, ldexp, mantissa, where
+from .record import Monoid, Pass, RowFormula
+
+
+def is_ordinary(x):
+    return (x != 0) & (absolute(x) < INF)
+
+
+def ordinary(x):
+    """The factor itself, or 1 with the sign of one that is counted."""
+    return where(is_ordinary(x), x, where(x < 0, -1.0, 1.0))
+
+
+def counted(x):
+    f = ordinary(x)
+    return (
+        mantissa(f),
+        exponent(f),
+        where(x == 0, 1.0, 0.0),
+        where(absolute(x) == INF, 1.0, 0.0),
+        where(isnan(x), 1.0, 0.0),
+    )
+
+
+def counts_joined(m1, e1, zeros1, infs1, nans1, m2, e2, zeros2, infs2, nans2):
+    m, e = scaled_product(m1, e1, m2, e2)
+    return m, e, zeros1 + zeros2, infs1 + infs2, nans1 + nans2
+
+
+def product_of_others(dy, x, product_m, product_e, zeros, infs, nans):
+    f = ordinary(x)
+    value = ldexp(product_m * mantissa(dy) / mantissa(f), product_e + exponent(dy) - exponent(f))
+    zeros, infs = zeros - where(x == 0, 1.0, 0.0), infs - where(absolute(x) == INF, 1.0, 0.0)
+    nans = nans - where(isnan(x), 1.0, 0.0)
+    # Mantissas of dy and of the product carry the sign; inf times it is inf of that sign.
+    # Without one it is 0, whose derivative by dy is a number.
+    large = where(infs > 0, where(product_m / mantissa(f) < 0, -INF, INF), 0.0) * dy
+    value = where(infs > 0, large, value)
+    value = where(zeros > 0, where(infs > 0, NAN, 0.0 * dy), value)
+    return where(nans > 0, NAN, value)
+
+
+PRODUCT_BY_COUNTS = RowFormula(
+    (
+        Pass(
+            Monoid(
+                counted,
+                counts_joined,
+                (1.0, 0.0, 0.0, 0.0, 0.0),
+                ("product_m", "product_e", "zeros", "infs", "nans"),
+            )
+        ),
+    ),
+    apply=product_of_others,
+)

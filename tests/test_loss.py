@@ -1,0 +1,52 @@
+"""Cross entropy beside torch's, targets that are no classes, and the gradient in place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import pullback as pb
+
+RNG = np.random.default_rng(11)
+LOGITS = RNG.standard_normal((6, 9)).astype(np.float32)
+TARGET = np.array([0, 8, 3, 3, -100, 5])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_equals_torch(smoothing):
+    x = torch.tensor(LOGITS, requires_grad=True)
+    how = {"ignore_index": -100, "label_smoothing": smoothing}
+    own = torch.nn.functional.cross_entropy(x, torch.tensor(TARGET), reduction="none", **how)
+    own.sum().backward()
+    loss, lse = pb.cross_entropy(LOGITS, TARGET, **how)
+    np.testing.assert_allclose(loss, own.detach(), rtol=2e-6, atol=2e-6)
+    how |= {"target": TARGET, "lse": lse}
+    dx = pb.cross_entropy_backward(np.ones(6, np.float32), logits=LOGITS, **how)
+    np.testing.assert_allclose(dx, x.grad, rtol=2e-5, atol=2e-7)
+    over = LOGITS.copy()
+    pb.cross_entropy_backward(np.ones(6, np.float32), logits=over, **how, out=over)
+    assert over.tobytes() == dx.tobytes()
+
+
+def test_a_target_that_is_no_class_is_refused():
+    out = np.full(6, np.nan, np.float32), np.full(6, np.nan, np.float32)
+    for wrong, ignored in ((9, -100), (-1, -100), (-100, None)):
+        target = TARGET.copy()
+        target[4] = wrong
+        with pytest.raises(pb.InvalidProblemError, match=rf"^target: .*\[0, 9\).*got {wrong}$"):
+            pb.cross_entropy(LOGITS, target, ignore_index=ignored, out=out)
+        described = pb.Descriptor("cross_entropy", (6, 9), ignore_index=ignored)
+        given = {"logits": LOGITS, "target": target[:, None]}
+        with pytest.raises(pb.InvalidProblemError, match=r"^target: "):
+            pb.Plan.select(described).can_implement(
+                **given, loss=out[0][:, None], lse=out[1][:, None]
+            )
+    assert np.isnan(out).all(), "nothing was written"
+
+
+def test_parameters_are_what_they_say():
+    with pytest.raises(pb.InvalidProblemError, match=r"^label_smoothing: .*from 0 to 1, got 1.5"):
+        pb.cross_entropy(LOGITS, TARGET, ignore_index=-100, label_smoothing=1.5)
+    with pytest.raises(pb.InvalidProblemError, match=r"^z_loss: .*at least 0, got -1"):
+        pb.cross_entropy(LOGITS, TARGET, ignore_index=-100, z_loss=-1)

@@ -1,0 +1,77 @@
+"""Fit the polynomial of the float32 exp in ``cpu/codegen/singles.py``.
+
+exp(r) = 1 + r + r²·q(r) on |r| <= ln2/2. q is fitted so that the largest relative error of exp is
+least (Lawson's reweighting of least squares, which comes as near to it as float32 can hold), and
+its coefficients are rounded to float32 from the highest down, those below being fitted again to
+what the rounding left. Prints the coefficients, highest first, and the error that is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import numpy as np
+from mpmath import mp, mpf
+
+mp.prec = 120
+
+
+def fit(target: np.ndarray, r: np.ndarray, powers: list[int], weight: np.ndarray) -> np.ndarray:
+    """Coefficients for these powers of r, the largest weighted error being least."""
+    matrix = r[:, None] ** np.array(powers)
+    lawson = np.full(len(r), 1.0 / len(r))
+    best, least = np.zeros(len(powers)), math.inf
+    for _ in range(200):
+        root = np.sqrt(lawson) * weight
+        found = np.linalg.lstsq(matrix * root[:, None], target * root, rcond=None)[0]
+        error = np.abs(matrix @ found - target) * weight
+        if error.max() < least:
+            best, least = found, float(error.max())
+        lawson *= error + 1e-300
+        lawson /= lawson.sum()
+    return best
+
+
+def coefficients(degree: int, points: int = 2001) -> list[np.float32]:
+    edge = float(mp.log(2) / 2) * (1 + 1e-6)
+    r = edge * np.cos(np.pi * (np.arange(points) + 0.5) / points)
+    exact = [mp.exp(mpf(float(t))) for t in r]
+    pairs = [(e, mpf(float(t))) for e, t in zip(exact, r, strict=True)]
+    q = np.array([float((e - 1 - t) / t**2) for e, t in pairs])
+    weight = np.array([float(t**2 / e) for e, t in pairs])
+    powers = list(range(degree - 1))
+    rounded: list[np.float32] = []
+    left = q
+    while powers:
+        found = fit(left, r, powers, weight)
+        top = np.float32(found[-1])
+        rounded.append(top)
+        left = left - float(top) * r ** powers[-1]
+        powers.pop()
+    return rounded
+
+
+def largest_error(rounded: list[np.float32], points: int = 20001) -> float:
+    edge = float(mp.log(2) / 2)
+    worst = mpf(0)
+    for t in np.linspace(-edge, edge, points):
+        q = mpf(0)
+        for c in rounded:
+            q = q * mpf(float(t)) + mpf(float(c))
+        value, exact = 1 + mpf(float(t)) + mpf(float(t)) ** 2 * q, mp.exp(mpf(float(t)))
+        worst = max(worst, abs(value / exact - 1))
+    return float(worst)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--degree", type=int, default=6, help="degree of the whole polynomial")
+    rounded = coefficients(parser.parse_args().degree)
+    for c in rounded:
+        print(float(c).hex())
+    print(f"relative error 2**{math.log2(largest_error(rounded)):.2f}")
+
+
+if __name__ == "__main__":
+    main()
