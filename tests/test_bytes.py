@@ -366,7 +366,7 @@ def test_one_row_cut_over_threads(name, monkeypatch):
         given = quick_operands(case)
         given["x"] = spread_factors(np.random.default_rng(1), (1, n), 0.3, case.dtype)
         given |= case.forward().results({"x": given["x"]})
-        given = {k: given[k] for k in case.op.inputs}
+        given = {k: given[k] for k in case.op.inputs if k in given}
         first, *others = (quick_run(case, given, threads=t)[0] for t in threads)
         assert all(same_bytes(first, other) for other in others)
         assert np.isfinite(first).all()
