@@ -65,6 +65,8 @@ def plans_page() -> str:
             parts[-1] += "\n\n   " + ", ".join(f"``{m.value!r}``" for m in value)
         else:
             options = [":members:"] if name in ("Plan", "Descriptor", "TensorRef") else []
+            # A plan holds the class of its descriptor, which has an entry of its own.
+            options += [":exclude-members: Descriptor"] if name == "Plan" else []
             parts.append(directive("autoclass", f"pullback.{name}", "", options))
     return titled("Plans and the rest", *parts)
 
