@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import InvalidProblemError, UnsupportedError
 from ..formulas.record import Formula, names_read
-from ..precision import get_precision
+from ..precision import DEFAULT, get_precision
 from . import parse
 from .declare import REQUIRED, Op, Operand, Parameter, Role, Type
 
@@ -52,7 +52,7 @@ class Problem:
     segments: int | None = None
     is_sorted: bool = False
     drops: bool = False
-    precision: str = "tight"
+    precision: str = DEFAULT
 
     @property
     def extent(self) -> int:

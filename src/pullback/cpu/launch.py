@@ -18,7 +18,8 @@ from ..core.declare import Role, Type
 from ..core.problem import Problem
 from ..formulas.record import Monoid, RowFormula, ScanFormula, is_pointwise, reads_neighbours
 from . import machine
-from .data import constant_words
+from .codegen.single_calls import uses_singles
+from .data import constant_words, numbered
 from .kernels import KernelKey, Part, Step, kernel_for
 from .layout import Walk, choose_layout
 from .program import WORKSPACE, Patch, Phase, Program
@@ -87,14 +88,20 @@ def has_plain_form(problem: Problem) -> bool:
     return isinstance(formula, ScanFormula) and formula.scaled is not None
 
 
-def computes_in_singles(problem: Problem, types: tuple[tuple[str, str], ...]) -> bool:
-    """Whether float32 lanes may be tried: of float32 or narrower elements, not along a scan."""
-    return (
-        problem.precision == "fast"
-        and problem.element != "f64"
-        and isinstance(problem.formula, RowFormula)
-        and all(kind == "bool" for _, kind in types)
-    )
+def computes_in_singles(
+    problem: Problem,
+    full: tuple[str, ...],
+    row: tuple[str, ...],
+    types: tuple[tuple[str, str], ...],
+) -> bool:
+    """Whether float32 lanes compute some of it: of elements of at most 32 bits, not in a scan."""
+    if problem.precision != "fast" or problem.element == "f64":
+        return False
+    if not isinstance(problem.formula, RowFormula) or any(kind != "bool" for _, kind in types):
+        return False
+    formula = numbered(problem.formula, problem.op.data, (*full, *row))
+    assert isinstance(formula, RowFormula)
+    return uses_singles(formula, full, row)
 
 
 def _bits(value: float) -> int:
@@ -172,7 +179,7 @@ class Launch:
             outputs,
             written,
             types,
-            computes_in_singles(problem, types),
+            computes_in_singles(problem, full, row, types),
         )
         size = problem.numel * ITEMSIZE[problem.element]
         self._traffic = size * (len(full) + len(written))

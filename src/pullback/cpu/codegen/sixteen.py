@@ -12,85 +12,16 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ...formulas.bind import primitives_of
-from ...formulas.record import Monoid, RowFormula, parameters
-from ..words import CONSTANT_NAMES
+from ...formulas.record import Monoid
 from .bind import element_emitter
-from .lanes import DOUBLES, I32, I64, LANES, Lanes, as_tuple, constant, doubles, scratch_builder
+from .lanes import DOUBLES, I32, I64, LANES, Lanes, constant, doubles
 from .operands import Operands
-from .singles import FLOAT, NotInSingles, Trace, in_singles
+from .single_calls import EIGHT_FLOATS, SingleCall, elements, row_elements, row_numbers
+from .singles import FLOAT, Trace
 from .storage import Edge, from_float, to_float, to_narrow_float
 from .vectors import Vector, unpack, vectors
 
 SIXTEEN = 2 * LANES
-_EIGHT_FLOATS = ir.VectorType(FLOAT, LANES)
-
-
-class SingleCall:
-    """A formula function on float32 lanes.
-
-    ``emit(builder, count, const, full, row, known)`` takes lists of what gives a ``Single`` for a
-    ``Trace``, and gives the results as vectors of float32, and the lanes that are doubtful.
-    """
-
-    def __init__(self, function: Callable, full, row, known):
-        self._function, self._wanted = in_singles(function), parameters(function)
-        tuples = {"const": CONSTANT_NAMES, "full": full, "row": row, "known": known}
-        self._places = {n: (t, k) for t, names in tuples.items() for k, n in enumerate(names)}
-        missing = [n for n in self._wanted if n not in self._places]
-        if missing:
-            raise NotInSingles(f"{missing} in float32")
-
-    def emit(self, builder, count: int, const, full, row, known):
-        trace = Trace(builder, count)
-        given = {"const": const, "full": full, "row": row, "known": known}
-        places = (self._places[name] for name in self._wanted)
-        values = self._function(*(given[place][k](trace) for place, k in places))
-        return trace.results(as_tuple(values)), trace.doubtful
-
-
-def elements(values) -> list:
-    """Vectors of float32."""
-    return [lambda trace, v=v: trace.single(v) for v in values]
-
-
-def row_elements(values, times: int) -> list:
-    """Elements of rows, eight float64 each: for eight lanes, or two times the same."""
-    return [lambda trace, v=v: trace.of_elements([v] * times) for v in values]
-
-
-def row_numbers(values, times: int) -> list:
-    """Numbers of rows, eight float64 each: for eight lanes, or two times the same."""
-    return [lambda trace, v=v: trace.of_doubles([v] * times) for v in values]
-
-
-def single_call(function: Callable, operands: Operands, known) -> SingleCall | None:
-    """A function on float32 lanes, or None where it is to be computed in float64."""
-    if not operands.singles:
-        return None
-    one, zero = doubles(1.0), ir.Constant(_EIGHT_FLOATS, None)
-    const, numbers = [one] * len(CONSTANT_NAMES), [one] * len(known)
-    row, full = [one] * len(operands.row), [zero] * len(operands.full)
-    try:
-        call = SingleCall(function, operands.full, operands.row, known)
-        call.emit(
-            scratch_builder(), LANES, row_numbers(const, 1), elements(full), row_elements(row, 1),
-            row_numbers(numbers, 1),
-        )  # fmt: skip
-    except NotInSingles:
-        return None
-    return call
-
-
-def lift_call(formula: RowFormula, monoid: Monoid, operands: Operands, known) -> SingleCall | None:
-    """What a lift is on float32 lanes, or None.
-
-    It is worth it for an exp alone. Of a reduction it would be seen in the result, where a
-    logarithm of the total may cancel.
-    """
-    if formula.finish or not primitives_of(monoid.lift) & {"exp"}:
-        return None
-    return single_call(monoid.lift, operands, known)
 
 
 def _any(builder, mask):
@@ -115,7 +46,7 @@ def _with_doubtful(builder, doubtful, values, again):
 
 def emit_eight(call: SingleCall, emit_doubles, builder, const, full, row, known) -> list:
     """Results for eight elements as float64, from operands as float64."""
-    floats = [builder.fptrunc(v, _EIGHT_FLOATS) for v in full]
+    floats = [builder.fptrunc(v, EIGHT_FLOATS) for v in full]
     values, doubtful = call.emit(
         builder, LANES, row_numbers(const, 1), elements(floats), row_elements(row, 1),
         row_numbers(known, 1),

@@ -22,7 +22,8 @@ from ..codegen.lanes import LANES
 from ..codegen.neighbours import fetch_along, neighbours_of
 from ..codegen.operands import Operands, constants, fence
 from ..codegen.passes import BoundPass
-from ..codegen.sixteen import Spread, apply_sixteen, per_eight, single_call
+from ..codegen.single_calls import single_call
+from ..codegen.sixteen import Spread, apply_sixteen, per_eight
 from ..codegen.vectors import counting, first_lanes, no_vectors
 from ..words import BLOCK as BLOCK
 from ..words import BLOCKS, EXTENT
@@ -200,9 +201,9 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
 def element_functions(formula: RowFormula, element: str, operands: Operands, known, rows):
     """``apply`` of eight elements, and of sixteen packed ones or None; ``rows`` as there."""
     primitives, outputs = primitives_for(element), len(operands.outputs)
-    call = single_call(formula.apply, operands, known)
+    full, row = operands.full, operands.row
+    call = single_call(formula.apply, full, row, known) if operands.singles else None
     if call is None:
-        full, row = operands.full, operands.row
         return per_element(formula.apply, primitives, full, row, known, outputs), None
     apply = per_eight(call, formula.apply, primitives, operands, known, range(outputs))
     if not operands.packed or reads_neighbours(formula):

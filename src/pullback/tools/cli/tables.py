@@ -370,7 +370,16 @@ def _checks_short(results: Sequence[Mapping[str, Any]], theirs: bool, gap: int) 
     return made
 
 
+def each_precision(results: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The results, and those of the precision "tight" behind where they differ."""
+    for r in results:
+        yield r
+        if "tight" in r:
+            yield {**r, "torch_max_ulp": None, **r["tight"], "dtype": f"{r['dtype']} tight"}
+
+
 def _bytes(rows: Sequence[Mapping[str, Any]]) -> Text:
+    rows = [*rows, *(r["tight"] for r in rows if "tight" in r)]
     kinds = [{**r["layouts"], "function": r["function"], **r["threads"]} for r in rows]
     same = sum(sum(k.values()) for k in kinds)
     total = sum(len(k) for k in kinds)
@@ -386,9 +395,10 @@ def _checks_long(results: Sequence[Mapping[str, Any]], theirs: bool, gap: int) -
     """A line for each op and dtype, with the largest and the mean error."""
     numbers = ["max", "mean", *(("torch max", "mean") if theirs else ()), "bytes"]
     made = table(["op", "dtype", *numbers, "result"], numbers, gap)
-    for r in results:
+    for r in each_precision(results):
         cells = [ulp(r["max_ulp"]), ulp(r["mean_ulp"])]
         if theirs:
             cells += [ulp(r.get("torch_max_ulp")), ulp(r.get("torch_mean_ulp"))]
-        made.add_row(r["op"], r["dtype"], *cells, _bytes([r]), _verdict([r]))
+        alone = {k: v for k, v in r.items() if k != "tight"}
+        made.add_row(r["op"], r["dtype"], *cells, _bytes([alone]), _verdict([r]))
     return made
