@@ -32,8 +32,8 @@ def get_precision() -> str:
     """The precision of a call that does not say otherwise.
 
     ``"fast"``, the default: float32, float16 and bfloat16 are computed in float32 where an element
-    does not depend on the one before it. ``"tight"``: in float64. Totals, products and recurrences are
-    carried in float64 in both. ``PULLBACK_PRECISION`` sets it at start.
+    does not depend on the one before it. ``"tight"``: in float64. Totals, products and
+    recurrences are carried in float64 in both. ``PULLBACK_PRECISION`` sets it at start.
 
     Examples
     --------

@@ -96,6 +96,12 @@ class Problem:
         return self.op.record(self.selection, self.element)
 
     @property
+    def formula_in_doubles(self) -> Formula:
+        """The formula record where all types are computed in float64."""
+        formula = self.formula
+        return formula if self.element == "f64" else formula.in_doubles or formula
+
+    @property
     def constants(self) -> dict[str, float]:
         """What formulas know by name and is the same for all rows."""
         defaults = {

@@ -302,8 +302,8 @@ def check_page(report: Mapping[str, Any]) -> str:
         '<p class="soft">Against an oracle written from definitions, computed with at least 640 '
         "bits. A correctly rounded result is within 0.5; the scale is logarithmic. Where terms "
         "cancel, any result loses digits relative to its own size: what is allowed there follows "
-        "from the size of the terms. The precision is the default, fast; that of tight stands below "
-        "where it differs.</p>",
+        "from the size of the terms. The precision is the default, fast; tight stands below where "
+        "it differs.</p>",
     ]
     for dtype in dict.fromkeys(r["dtype"] for r in results):
         rows = {r["op"]: _ulps(r) for r in results if r["dtype"] == dtype}
