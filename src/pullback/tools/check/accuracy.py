@@ -45,8 +45,9 @@ def allowed(case: Case, operands: Arrays, exact: Mapping[str, Reference]) -> np.
     """Errors that the stated precision allows, in ulps, flat.
 
     One ulp, or two where float32 is computed in float32; four float64 roundings for each element
-    along the axis, relative to the sum of absolute terms; and the error of exp with that of its argument. A logarithm turns a relative error into
-    an absolute one, so there the sum counts 1 more.
+    along the axis, relative to the sum of absolute terms; and the error of exp with that of its
+    argument. A logarithm turns a relative error into an absolute one, so there the sum counts 1
+    more.
     """
     relative = rounding(1 if case.is_pointwise else case.extent)
     if case.calls("exp"):
