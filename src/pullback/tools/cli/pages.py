@@ -196,8 +196,8 @@ def bench_page(report: Mapping[str, Any], stat: str, old: Mapping[str, Any] | No
     parts += [
         "<h2>Every case</h2>",
         '<p class="soft">ms: plan.run into the caller\'s buffer; call: the function that allocates '
-        "its result. The ratio of a peer is its time over that of plan.run; below 1 it is "
-        "faster.</p>",
+        "its result. The ratio of a peer is its time over that of plan.run: 2x means that "
+        "pullback takes half the time.</p>",
         table(
             ["op", "dtype", "shape", "axis", "ms", "call ms", "GB/s", "of copy", *peers],
             [_bench_row(cell, stat, peers) for cell in report["cells"]],

@@ -89,6 +89,8 @@ def bench(report: Mapping[str, Any], stat: str, out: Console) -> Iterator[Render
     yield made
     yield ""
     yield from _bench_summary(report["summary"], peers)
+    for warning in report.get("warnings", ()):
+        yield Text(f"WARNING {warning}", style="bold red")
     for cell in cells:
         if not cell.get("check", {}).get("ok", True):
             yield Text(f"WRONG {cell['op']}: {cell['check']['reason']}", style="red")
@@ -129,8 +131,17 @@ def _bench_summary(summary: Mapping[str, Any], peers: Sequence[str]) -> Iterator
         means.append(f"{called}x as a call that allocates")
     cases = f"{summary['cases']} case{'s' * (summary['cases'] != 1)}"
     yield f"geometric means over {cases}: {', '.join(means)}"
+    if len(summary.get("by_size", {})) > 1:
+        parts = (f"{number(mean, 2)}x {where}" for where, mean in summary["by_size"].items())
+        yield f"against the fastest peer: {', '.join(parts)}"
+    if peers:
+        yield "2x means that pullback takes half the time"
+    if summary.get("noise"):
+        middle, worst = summary["noise"]
+        yield f"noise: {percent(middle)} in the middle, {percent(worst)} at worst"
     for what, names in (
         ("slower than a peer", summary["lost"]),
+        ("slower than a peer by less than the noise", summary.get("close", ())),
         ("wrong, not timed", summary["failed"]),
         ("skipped for lack of memory", summary["skipped"]),
     ):
