@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import InvalidProblemError, UnsupportedError
 from ..formulas.record import Formula, names_read
-from ..precision import get_precision
+from ..precision import DEFAULT, get_precision
 from . import parse
 from .declare import REQUIRED, Op, Operand, Parameter, Role, Type
 
@@ -52,7 +52,7 @@ class Problem:
     segments: int | None = None
     is_sorted: bool = False
     drops: bool = False
-    precision: str = "tight"
+    precision: str = DEFAULT
 
     @property
     def extent(self) -> int:
@@ -94,6 +94,12 @@ class Problem:
     def formula(self) -> Formula:
         """The formula record."""
         return self.op.record(self.selection, self.element)
+
+    @property
+    def formula_in_doubles(self) -> Formula:
+        """The formula record where all types are computed in float64."""
+        formula = self.formula
+        return formula if self.element == "f64" else formula.in_doubles or formula
 
     @property
     def constants(self) -> dict[str, float]:
