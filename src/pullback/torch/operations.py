@@ -194,9 +194,10 @@ class Operation:
             lambda *arguments: self.reference(*arguments)
         )
         self.Composable = make_composable(self, self.forward, forward_rules(self))
-        self._registered, self._registered_backward = define(self)
-        self.op = self._registered.usual
-        self.op_backward = self._registered_backward and self._registered_backward.usual
+        self._registered, registered_backward = define(self)
+        self._registered_backward: Any = registered_backward
+        self.op: Any = self._registered.usual
+        self.op_backward: Any = registered_backward and registered_backward.usual
 
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The forward."""
@@ -300,7 +301,6 @@ class Operation:
         if all(map(_is_plain, tensors)) and not dispatch_modes():
             return (self.launch if forward else self.launch_backward)(params, *tensors)
         registered = self._registered if forward else self._registered_backward
-        assert registered is not None
         return registered.chosen(params)(*tensors, *params)
 
     # Where torch's own function, or the formula in torch's ops, has to do it.

@@ -11,8 +11,10 @@ from cells import OPS
 from pullback.core.declare import Role
 from pullback.tools.case import Case, cuts
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("triton")
+
+import torch
 
 import pullback.torch as pt
 from pullback.gpu.backend import SegmentRunner
