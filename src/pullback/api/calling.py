@@ -6,6 +6,7 @@ What is found out is remembered by parsed parameters and the type and shape of t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -351,6 +352,8 @@ class Function:
         call = self.calls.get(known)
         if call is None:
             problem = describe(self.op, dtype, shape, parameters, tuple(views), segments)
+            spared = tuple(n for n in self.op.spared if n not in views)
+            problem = replace(problem, spared=spared) if spared else problem
             keeps = self._keeps(parameters, views, len(problem.shape))
             writes = [o for o in problem.writes if parameters.get(o.asked_by) is not False]
             call = Call(_runnable_on(lead.device, problem), keeps, writes)
