@@ -317,8 +317,9 @@ class Function:
 
     def _most_segments(self, arrays: dict[str, Any]) -> int:
         """As many segments as the ids name, where no result has a row for each."""
-        (ids,) = (arrays[n] for n in self.cuts if n in arrays)
-        return int(ids.max()) + 1 if len(ids) else 0
+        ((name, ids),) = ((n, arrays[n]) for n in self.cuts if n in arrays)
+        most = int(widened(ids).max()) + 1 if len(ids) else 0
+        return parse.shape((max(most, 0),), f"{name}: number of segments")[0]
 
     def _told(self, views: dict[str, View]) -> tuple[int | None, int | None]:
         """Rows and segments, as far as the operands of a segment op tell them."""
