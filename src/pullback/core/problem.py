@@ -40,6 +40,8 @@ class Problem:
         Of a segment op: whether ids ascend, and whether ids out of range are dropped.
     precision
         Whether elements narrower than float64 are computed in float32 ("fast") or not ("tight").
+    spared
+        Saves that no record reads and that the caller left out.
     """
 
     op: Op
@@ -53,6 +55,7 @@ class Problem:
     is_sorted: bool = False
     drops: bool = False
     precision: str = DEFAULT
+    spared: tuple[str, ...] = ()
 
     @property
     def extent(self) -> int:
@@ -120,7 +123,11 @@ class Problem:
     def reads(self) -> tuple[Operand, ...]:
         """The operands that are read: those that may be left out only if they were given."""
         chosen = self.chosen
-        return tuple(o for o in self.op.reads if not o.optional or chosen.get(o.name))
+        return tuple(
+            o
+            for o in self.op.reads
+            if (not o.optional or chosen.get(o.name)) and o.name not in self.spared
+        )
 
     @property
     def writes(self) -> tuple[Operand, ...]:

@@ -212,5 +212,10 @@ def is_pointwise(formula: Formula) -> bool:
     )
 
 
+def asks_of_rows(formula: Formula) -> bool:
+    """Whether something must be known of a row that only all its elements tell."""
+    return not is_pointwise(formula) or "extent" in names_read(formula)
+
+
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
     return [monoid.lift, monoid.combine] if monoid else []
