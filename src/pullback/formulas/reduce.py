@@ -109,7 +109,7 @@ EXTREME_BACKWARD = {
 }
 
 
-# prod: the product of the others is (product before) * (product after), so no division by x and
+# prod: the product of the others is (product before) * (product after), so no division by x, and
 # any number of zeros is exact.
 
 
