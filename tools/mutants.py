@@ -130,13 +130,6 @@ FAULTS = (
         "test_extents.py::test_columns_equal_rows[sum-f64]",
     ),
     Fault(
-        "a zero among others is forgotten",
-        "formulas/product.py",
-        "with_counts(value, product_m, dy, zeros - 1.0, infs, nans)",
-        "with_counts(value, product_m, dy, zeros - 2.0, infs, nans)",
-        "test_values.py::test_equals_the_oracle[prod_backward-f32]",
-    ),
-    Fault(
         "missing -inf case",
         "formulas/scan.py",
         "where(x == -INF, 0.0, exp(x - y) * (dy + passed))",

@@ -1154,7 +1154,7 @@ def prod_backward(
     """Backward of prod: dx[j] = dy·Π_{i≠j} x[i].
 
     Saves: x.
-    Edges: exact with any number of zeros.
+    Edges: exact with any number of zeros, no division by x.
     """
 
 @overload
