@@ -140,8 +140,6 @@ class ScanFormula:
         A shorter way over elements where nothing happens, which a schedule may take.
     scaled
         Whose products are scaled, if any are.
-    in_doubles
-        As of a row formula.
     """
 
     monoid: Monoid
@@ -155,10 +153,16 @@ class ScanFormula:
     before: tuple[tuple[str, float], ...] = ()
     quiet: Quiet | None = None
     scaled: Scaled | None = None
-    in_doubles: RowFormula | None = None
 
 
 Formula = RowFormula | ScanFormula
+
+
+def in_doubles(formula: Formula, element: str) -> Formula:
+    """The record for elements of a type that are computed in float64."""
+    if element == "f64" or isinstance(formula, ScanFormula):
+        return formula
+    return formula.in_doubles or formula
 
 
 def functions_of(formula: Formula) -> tuple[Callable, ...]:

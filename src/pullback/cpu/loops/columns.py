@@ -64,10 +64,11 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     line = max(1, 64 // (LANES * operands.edge.item))
 
     @inner
-    def fold_lanes(lanes_box, c):
+    def fold_lanes(lanes_box, c, count):
+        """The first lanes as one; the others hold the identity, which changes nothing."""
         at = lanes_box + 8 * c
         for half in (4, 2, 1):
-            for lane in range(half):
+            for lane in range(least(half, count - half)):
                 a = read(at + lane * PITCH, apart)
                 b = read(at + (lane + half) * PITCH, apart)
                 write(at + lane * PITCH, apart, combine(a, b))
@@ -131,14 +132,15 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             write(total_box + 8 * c, PITCH, identity())
         for b in range(word(p, BLOCKS)):
             start, stop = b * BLOCK, least((b + 1) * BLOCK, extent)
-            for lane in range(LANES):
+            lanes = least(LANES, stop - start)
+            for lane in range(lanes):
                 for c in range(0, width, LANES):
                     write(lanes_box + lane * PITCH + 8 * c, apart, identity())
             for first in range(start, stop, rows):
                 fold_rows(tile, width, first, least(first + rows, stop))
             for c in range(0, width, LANES):
                 total = read(total_box + 8 * c, PITCH)
-                write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c)))
+                write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c, lanes)))
         for c in range(0, width, LANES):
             row = read_row(row_box + 8 * c, PITCH)
             known = read_known(known_box + 8 * c, PITCH)
