@@ -12,7 +12,8 @@ import click
 from ...threads import get_num_threads
 from .. import bench as b
 from ..bench.plot import bars, lines, require
-from . import tables
+from . import on_device, tables
+from .on_device import DEVICES
 from .output import (
     EXISTING,
     FILE,
@@ -34,9 +35,10 @@ Examples:
   pullback bench --compare before.json
   pullback bench cumprod --scaling
   pullback bench --frontends
+  pullback bench --device cuda --peers torch,compile,liger,flaggems
 """
 
-PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
+PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "liger", "flaggems", "none"))
 
 
 @click.command("bench", epilog=EPILOG)
@@ -58,6 +60,8 @@ PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
 @click.option("--peers", type=PEER_LIST, help=f"From {', '.join(b.PEERS)}; or none, or all.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Samples per contender.")
 @click.option("--stat", type=click.Choice(["min", "median"]), default="min", show_default=True)
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True,
+              help="Where the kernels run; on a GPU a line is printed for each case.")  # fmt: skip
 @click.option("--scaling", is_flag=True, help="Time against size, zeros and threads instead.")
 @click.option("--frontends", is_flag=True, help="Forward and backward in torch and JAX instead.")
 @click.option("--json", "json_file", type=FILE, help="Write the report to a file (- for stdout).")
@@ -75,6 +79,7 @@ def command(
     peers: tuple[str, ...] | None,
     rounds: int | None,
     stat: str,
+    device: str,
     scaling: bool,
     frontends: bool,
     json_file: Path | None,
@@ -88,6 +93,8 @@ def command(
     of plan.run into the caller's buffer: above 1, pullback is faster.
     """
     given = {
+        "--scaling": scaling,
+        "--threads": threads,
         "--dtypes": dtypes,
         "--shapes": shapes,
         "--axes": axes,
@@ -97,12 +104,22 @@ def command(
         "--compare": old_file,
         "--frontends": frontends,
     }
+    if device != "cpu":
+        _refuse(
+            "--device cuda",
+            given,
+            ("--scaling", "--frontends", "--threads", "--plot", "--html", "--compare"),
+        )
     if scaling:
         _refuse("--scaling", given, ("--shapes", "--axes", "--peers", "--compare", "--frontends"))
         if dtypes and len(dtypes) > 1:
             raise click.ClickException("--scaling: one of the dtypes at a time")
     elif frontends:
-        _refuse("--frontends", given, [n for n in given if n not in ("--shapes", "--frontends")])
+        _refuse(
+            "--frontends",
+            given,
+            [n for n in given if n not in ("--shapes", "--frontends", "--threads")],
+        )
     for path in (json_file, plot_file, html_file):
         ensure_writable(path)
     if plot_file:
@@ -111,6 +128,9 @@ def command(
     if any(0 in shape for shape in shapes or ()):
         raise click.ClickException("--shapes: a shape without elements has nothing to time")
     chosen = b.named_ops(ops, direction) if ops else b.default_ops(direction)
+    if device != "cpu":
+        on_device.bench(chosen, dtypes or (), shapes or (), axes or (), peers, json_file)
+        return
     settings = _settings(mode, threads, peers, rounds)
     if scaling:
         _scaling(chosen, dtypes, mode, settings, json_file, plot_file, html_file)
