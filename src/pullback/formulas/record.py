@@ -67,6 +67,9 @@ class RowFormula:
     narrow
         Stands in for elements narrower than float64: it leaves out what keeps float64 in range, and
         computed in float64 gives the same bits.
+    in_doubles
+        Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU:
+        whose range leaves room for what would leave that of a narrower type.
     copies
         ``apply`` gives back a single operand as it is, so that bits may be moved instead.
     heavy
@@ -79,6 +82,7 @@ class RowFormula:
     finish: Callable | None = None
     apply: Callable | None = None
     narrow: RowFormula | None = None
+    in_doubles: RowFormula | None = None
     copies: bool = False
     heavy: bool = False
     before: tuple[tuple[str, float], ...] = ()
@@ -136,6 +140,8 @@ class ScanFormula:
         A shorter way over elements where nothing happens, which a schedule may take.
     scaled
         Whose products are scaled, if any are.
+    in_doubles
+        As of a row formula.
     """
 
     monoid: Monoid
@@ -149,6 +155,7 @@ class ScanFormula:
     before: tuple[tuple[str, float], ...] = ()
     quiet: Quiet | None = None
     scaled: Scaled | None = None
+    in_doubles: RowFormula | None = None
 
 
 Formula = RowFormula | ScanFormula

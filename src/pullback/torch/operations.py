@@ -359,7 +359,8 @@ class Operation:
         if self._is_served(self.forward, params):
             assert self.counterpart is not None
             return self.counterpart.run(*tensors, **self._taken(self.forward, params))
-        if self.backward is not None and self.path.has_policy:
+        known = tensors[self.forward.lead].dtype in ELEMENTS
+        if known and self.backward is not None and self.path.has_policy:
             return self._by_policy(params, tensors)
         return self.forward.evaluated(params, *tensors)
 
