@@ -16,7 +16,7 @@ import pytest
 import new_ops
 import test_segment_records as records
 import triton_declared as declared
-from cells import ELEMENTS, OPS
+from cells import DTYPES, ELEMENTS, OPS
 from triton_cells import (
     COMPILED,
     built,
@@ -142,6 +142,28 @@ def test_held_rows(name):
     target = "gfx942" if element == "f16" else "sm_90"
     ((step, kernel),) = built(made.steps, target)
     check(step, kernel, target)
+    operands = len([p for p in made.shape.inputs if p.full])
+    assert looks(made, step, kernel, target) == operands
+
+
+def looks(made, step, kernel, target: str) -> float:
+    """How often a kernel reads its tile, by the vectors that it loads."""
+    gpu = TARGETS[target]
+    threads = step.options(gpu.backend, gpu.warp_size)["num_warps"] * gpu.warp_size
+    bits = 8 * made.tile.units * made.tile.block * DTYPES[made.shape.element].itemsize
+    return 128 * kernel.loads.count(128) * threads / bits
+
+
+# Times that a row too long to be held is read, all operands together.
+LONG = {"softmax": 2, "logsumexp": 1, "cross_entropy": 1, "softmax_backward": 4, "var_backward": 2}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_reads_of_long_rows(name):
+    made = launch_of(name, "f32", (4096, 100_000))
+    ((step, kernel),) = built(made.steps, "sm_90")
+    check(step, kernel, "sm_90")
+    assert looks(made, step, kernel, "sm_90") == LONG[name]
 
 
 SCHEDULES = {

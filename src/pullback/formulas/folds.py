@@ -6,7 +6,18 @@ exponent, ``m * 2**e``: the same roundings as plain arithmetic, without overflow
 
 from __future__ import annotations
 
-from .primitives import INF, absolute, exponent, isnan, mantissa, maximum, power_of_two, where
+from .primitives import (
+    INF,
+    absolute,
+    exp,
+    exponent,
+    isnan,
+    log,
+    mantissa,
+    maximum,
+    power_of_two,
+    where,
+)
 from .record import Monoid
 
 
@@ -76,6 +87,24 @@ def scaled_recurrence(am1, ae1, bm1, be1, am2, ae2, bm2, be2):
     return am, ae, bm, be
 
 
+def log_step(x):
+    return x, 1.0
+
+
+def log_add(peak1, total1, peak2, total2):
+    """Sums of exponentials, total * exp(peak), added; the smaller side is scaled down."""
+    # Equal peaks need no exp, which keeps inf - inf out.
+    down = where(peak1 == peak2, 1.0, exp(-absolute(peak1 - peak2)))
+    first = (peak1 >= peak2) | isnan(peak1)
+    total = where(first, total1 + total2 * down, total1 * down + total2)
+    return where(first, peak1, peak2), total
+
+
+def log_of_state(peak, total):
+    return peak + log(total)
+
+
+LOG_TOTAL = Monoid(log_step, log_add, (-INF, 0.0), ("peak", "total"))
 TOTAL = Monoid(value, add, (0.0,), ("total",))
 PEAK = Monoid(value, larger, (-INF,), ("peak",), selects=True)
 TROUGH = Monoid(value, smaller, (INF,), ("peak",), selects=True)

@@ -70,6 +70,9 @@ class RowFormula:
     in_doubles
         Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU:
         whose range leaves room for what would leave that of a narrower type.
+    online
+        Stands in where a row is too long to be kept for the next pass: the same values by fewer
+        looks at the elements, rounded otherwise.
     copies
         ``apply`` gives back a single operand as it is, so that bits may be moved instead.
     heavy
@@ -83,6 +86,7 @@ class RowFormula:
     apply: Callable | None = None
     narrow: RowFormula | None = None
     in_doubles: RowFormula | None = None
+    online: RowFormula | None = None
     copies: bool = False
     heavy: bool = False
     before: tuple[tuple[str, float], ...] = ()

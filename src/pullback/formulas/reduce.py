@@ -6,7 +6,7 @@ infinities are part of the formula.
 
 from __future__ import annotations
 
-from .folds import HELD_PRODUCT, PEAK, PRODUCT, TOTAL, TROUGH, add
+from .folds import HELD_PRODUCT, LOG_TOTAL, PEAK, PRODUCT, TOTAL, TROUGH, add, log_of_state
 from .primitives import (
     INF,
     NAN,
@@ -240,6 +240,7 @@ LOGSUMEXP = RowFormula(
         Pass(Monoid(exp_below, add, (0.0,), ("total",))),
     ),
     finish=logsumexp,
+    online=RowFormula((Pass(LOG_TOTAL),), finish=log_of_state),
 )
 LOGSUMEXP_BACKWARD = RowFormula(apply=logsumexp_backward, heavy=True)
 

@@ -12,7 +12,8 @@ import click
 from ...threads import get_num_threads
 from .. import bench as b
 from ..bench.plot import bars, lines, require
-from . import tables
+from . import on_device, tables
+from .on_device import DEVICES
 from .output import (
     EXISTING,
     FILE,
@@ -35,11 +36,12 @@ Examples:
   pullback bench --compare before.json
   pullback bench cumprod --scaling
   pullback bench --frontends
+  pullback bench --device cuda --peers torch,compile,liger,flaggems
 """
 
 # Where a full run is saved that names no file.
 FULL_REPORT = "pullback-bench.json"
-PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
+PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "liger", "flaggems", "none"))
 
 
 @click.command("bench", epilog=EPILOG)
@@ -61,6 +63,8 @@ PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
 @click.option("--peers", type=PEER_LIST, help=f"From {', '.join(b.PEERS)}; or none, or all.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Samples per contender.")
 @click.option("--stat", type=click.Choice(["min", "median"]), default="min", show_default=True)
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True,
+              help="Where the kernels run; on a GPU a line is printed for each case.")  # fmt: skip
 @click.option("--scaling", is_flag=True, help="Time against size, zeros and threads instead.")
 @click.option("--frontends", is_flag=True, help="Forward and backward in torch and JAX instead.")
 @click.option("--json", "json_file", type=FILE, help="Write the report to a file (- for stdout).")
@@ -79,6 +83,7 @@ def command(
     peers: tuple[str, ...] | None,
     rounds: int | None,
     stat: str,
+    device: str,
     scaling: bool,
     frontends: bool,
     json_file: Path | None,
@@ -93,6 +98,8 @@ def command(
     of plan.run into the caller's buffer: 2x means that pullback takes half the time.
     """
     given = {
+        "--scaling": scaling,
+        "--threads": threads,
         "--dtypes": dtypes,
         "--shapes": shapes,
         "--axes": axes,
@@ -103,6 +110,12 @@ def command(
         "--frontends": frontends,
         "--from": from_file,
     }
+    if device != "cpu":
+        _refuse(
+            "--device cuda",
+            given,
+            ("--scaling", "--frontends", "--threads", "--plot", "--html", "--compare", "--from"),
+        )
     if from_file:
         measuring = {"OPS": ops, "--threads": threads, "--rounds": rounds, "--json": json_file,
                      "--scaling": scaling}  # fmt: skip
@@ -113,7 +126,11 @@ def command(
         if dtypes and len(dtypes) > 1:
             raise click.ClickException("--scaling: one of the dtypes at a time")
     elif frontends:
-        _refuse("--frontends", given, [n for n in given if n not in ("--shapes", "--frontends")])
+        _refuse(
+            "--frontends",
+            given,
+            [n for n in given if n not in ("--shapes", "--frontends", "--threads")],
+        )
     for path in (json_file, plot_file, html_file):
         ensure_writable(path)
     if plot_file:
@@ -126,6 +143,9 @@ def command(
     if any(0 in shape for shape in shapes or ()):
         raise click.ClickException("--shapes: a shape without elements has nothing to time")
     chosen = b.named_ops(ops, direction) if ops else b.default_ops(direction)
+    if device != "cpu":
+        on_device.bench(chosen, dtypes or (), shapes or (), axes or (), peers, json_file)
+        return
     settings = _settings(mode, threads, peers, rounds)
     if scaling:
         _scaling(chosen, dtypes, mode, settings, json_file, plot_file, html_file)
