@@ -24,6 +24,7 @@ from .output import (
     write_json,
 )
 from .parameters import AXIS_LIST, DTYPE_LIST, OP, SHAPE_LIST, THREADS, ListOf
+from .records import RecordOptions, choices_of
 
 EPILOG = """
 \b
@@ -32,6 +33,7 @@ Examples:
   pullback bench softmax cumsum --dtypes f32,bf16 --shapes 4096x4096 --axes -1
   pullback bench --full --json now.json --html now.html --plot now.png
   pullback bench --compare before.json
+  pullback bench cumprod --exclusive --resets --peers jax,torch
   pullback bench cumprod --scaling
   pullback bench --frontends
 """
@@ -39,7 +41,7 @@ Examples:
 PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
 
 
-@click.command("bench", epilog=EPILOG)
+@click.command("bench", cls=RecordOptions, epilog=EPILOG)
 @click.argument("ops", nargs=-1, type=OP)
 @click.option(
     "--quick", "mode", flag_value="quick", default=True, help="About a minute (the default)."
@@ -81,11 +83,13 @@ def command(
     plot_file: Path | None,
     html_file: Path | None,
     old_file: Path | None,
+    **choices: Any,
 ) -> None:
     """Time ops beside a copy of the same bytes and beside other libraries.
 
     Every case is checked first; a wrong result gets no time. A peer's ratio is its time over that
-    of plan.run into the caller's buffer: above 1, pullback is faster.
+    of plan.run into the caller's buffer: above 1, pullback is faster. What chooses another form of
+    an op, such as --exclusive or --resets, is timed for those ops that have it.
     """
     given = {
         "--dtypes": dtypes,
@@ -96,9 +100,11 @@ def command(
         "--html": html_file,
         "--compare": old_file,
         "--frontends": frontends,
+        "a choice of an op's form": any(choices.values()),
     }
     if scaling:
-        _refuse("--scaling", given, ("--shapes", "--axes", "--peers", "--compare", "--frontends"))
+        unused = ("--shapes", "--axes", "--peers", "--compare", "--frontends")
+        _refuse("--scaling", given, (*unused, "a choice of an op's form"))
         if dtypes and len(dtypes) > 1:
             raise click.ClickException("--scaling: one of the dtypes at a time")
     elif frontends:
@@ -119,7 +125,8 @@ def command(
         _frontends(chosen, shapes, settings, json_file)
         return
     grid = b.QUICK if mode == "quick" else b.FULL
-    cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or ()))
+    picked = choices_of(chosen, choices)
+    cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or (), picked))
     if not cases:
         raise click.ClickException("nothing to run: no op fits these shapes and axes")
     with steps(len(cases)) as (progress, task):
