@@ -67,6 +67,9 @@ class RowFormula:
     narrow
         Stands in for elements narrower than float64: it leaves out what keeps float64 in range, and
         computed in float64 gives the same bits.
+    in_doubles
+        Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU:
+        whose range leaves room for what would leave that of a narrower type.
     copies
         ``apply`` gives back a single operand as it is, so that bits may be moved instead.
     heavy
@@ -79,6 +82,7 @@ class RowFormula:
     finish: Callable | None = None
     apply: Callable | None = None
     narrow: RowFormula | None = None
+    in_doubles: RowFormula | None = None
     copies: bool = False
     heavy: bool = False
     before: tuple[tuple[str, float], ...] = ()
@@ -140,6 +144,8 @@ class ScanFormula:
         Products are guarded (:data:`.folds.GUARDED`). Without the guards all bits are the same,
         unless a NaN shows in an output or in the state behind the elements scanned: a schedule
         may try that first.
+    in_doubles
+        As of a row formula.
     """
 
     monoid: Monoid
@@ -154,6 +160,7 @@ class ScanFormula:
     quiet: Quiet | None = None
     scaled: Scaled | None = None
     guarded: bool = False
+    in_doubles: RowFormula | None = None
 
 
 Formula = RowFormula | ScanFormula
@@ -208,6 +215,11 @@ def is_pointwise(formula: Formula) -> bool:
         and not {"index", "first"} & names_read(formula)
         and not reads_neighbours(formula)
     )
+
+
+def asks_of_rows(formula: Formula) -> bool:
+    """Whether something must be known of a row that only all its elements tell."""
+    return not is_pointwise(formula) or "extent" in names_read(formula)
 
 
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:

@@ -12,7 +12,8 @@ from .elementary import primitives_for
 from .fold import Fold
 from .lanes import Lanes, traced
 from .operands import Operands
-from .sixteen import Boxed, Spread, lift_call, lift_sixteen, per_eight
+from .single_calls import lift_call
+from .sixteen import Boxed, Spread, lift_sixteen, per_eight
 from .vectors import Names, emit_call, pack, unpack, vectors
 
 
@@ -36,7 +37,8 @@ class BoundPass:
         primitives = primitives_for(element)
         self.fold = Fold(step.monoid, primitives, full, row, known) if step.monoid else None
         self.lift_pair: Any = None
-        call = lift_call(formula, step.monoid, operands, known) if step.monoid else None
+        tried = step.monoid if operands.singles else None
+        call = lift_call(formula, tried, full, row, known) if tried else None
         if call and step.monoid and self.fold:
             function, carried = step.monoid.lift, self.fold.carried
             self.fold.lift = per_eight(call, function, primitives, operands, known, carried)
