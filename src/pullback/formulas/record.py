@@ -144,6 +144,10 @@ class ScanFormula:
         A shorter way over elements where nothing happens, which a schedule may take.
     scaled
         Whose products are scaled, if any are.
+    guarded
+        Products are guarded (:data:`.folds.GUARDED`). Without the guards all bits are the same,
+        unless a NaN shows in an output or in the state behind the elements scanned: a schedule
+        may try that first.
     """
 
     monoid: Monoid
@@ -157,6 +161,7 @@ class ScanFormula:
     before: tuple[tuple[str, float], ...] = ()
     quiet: Quiet | None = None
     scaled: Scaled | None = None
+    guarded: bool = False
 
 
 Formula = RowFormula | ScanFormula

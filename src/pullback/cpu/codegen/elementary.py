@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from ...formulas.folds import GUARDED
 from . import lanes
 from .lanes import (
     EXPONENT_MAGIC,
@@ -133,6 +134,15 @@ def _no_exponent(v):
 
 def _unscaled(v, e):
     return v
+
+
+def _product(a, b):
+    return a * b
+
+
+def unguarded(primitives: tuple[tuple[str, object], ...]) -> tuple[tuple[str, object], ...]:
+    """The same primitives, with ordinary products in the place of guarded ones."""
+    return (*primitives, *((name, _product) for name in GUARDED))
 
 
 def primitives_for(element: str, plain: bool = False) -> tuple[tuple[str, object], ...]:
