@@ -16,7 +16,14 @@ import numpy as np
 
 from ..core.declare import Role, Type
 from ..core.problem import Problem
-from ..formulas.record import Monoid, RowFormula, ScanFormula, is_pointwise, reads_neighbours
+from ..formulas.record import (
+    Monoid,
+    RowFormula,
+    ScanFormula,
+    is_pointwise,
+    parameters,
+    reads_neighbours,
+)
 from . import machine
 from .data import constant_words
 from .kernels import KernelKey, Part, Step, kernel_for
@@ -93,8 +100,16 @@ def computes_in_singles(problem: Problem, types: tuple[tuple[str, str], ...]) ->
         problem.precision == "fast"
         and problem.element != "f64"
         and isinstance(problem.formula, RowFormula)
-        and all(kind == "bool" for _, kind in types)
+        and all(kind == "bool" or name not in _read_by_elements(problem) for name, kind in types)
     )
+
+
+def _read_by_elements(problem: Problem) -> set[str]:
+    """What a row formula reads element by element, not for a whole row."""
+    formula = problem.formula
+    assert isinstance(formula, RowFormula)
+    lifts = (step.monoid.lift for step in formula.passes if step.monoid)
+    return {n for f in (*lifts, formula.apply) if f for n in parameters(f)}
 
 
 def _bits(value: float) -> int:
