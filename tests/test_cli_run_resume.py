@@ -481,7 +481,7 @@ class TestSignals:
             choose = random.Random(0)
             partial.PERIOD = 0
             kept = kills = 0
-            while kills < 25 or (kept < 4 and kills < 400):  # how many find a note to resume is luck
+            while kills < 25 or (kept < 4 and kills < 400):  # it is luck to find a note
                 kills += 1
                 (folder / "dx.npy").unlink()
                 child = os.fork()

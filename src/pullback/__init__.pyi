@@ -802,7 +802,7 @@ def cumprod_backward(
     dy: _Array,
     *,
     x: _Array,
-    y: _Array,
+    y: _Array | None = None,
     resets: Any | None = None,
     offsets: Any | None = None,
     axis: int = -1,
@@ -812,7 +812,7 @@ def cumprod_backward(
 ) -> _Array:
     """Backward of cumprod: dx[j] = P[j]·R[j], P[j] = Π_{i<j} x[i], R[j] = dy[j] + x[j+1]·R[j+1].
 
-    Saves: x, y.
+    Saves: x.
     Edges: exact at any number of zeros; no overflow inside where the result has none.
     """
 
@@ -1146,14 +1146,14 @@ def prod_backward(
     dy: NDArray[_Scalar],
     *,
     x: NDArray[_Scalar],
-    y: NDArray[_Scalar],
+    y: NDArray[_Scalar] | None = None,
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     out: NDArray[_Scalar] | None = None,
 ) -> NDArray[_Scalar]:
     """Backward of prod: dx[j] = dy·Π_{i≠j} x[i].
 
-    Saves: x, y.
+    Saves: x.
     Edges: exact with any number of zeros, no division by x.
     """
 
@@ -1162,7 +1162,7 @@ def prod_backward(
     dy: _Array,
     *,
     x: _Array,
-    y: _Array,
+    y: _Array | None = None,
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     out: _Array | None = None,
@@ -1707,7 +1707,7 @@ def segment_prod_backward(
     segment_ids: Any | None = None,
     *,
     input: NDArray[_Scalar],
-    output: NDArray[_Scalar],
+    output: NDArray[_Scalar] | None = None,
     offsets: Any | None = None,
     sorted: bool = False,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "raise",
@@ -1715,7 +1715,7 @@ def segment_prod_backward(
 ) -> NDArray[_Scalar]:
     """Backward of segment_prod: d_input[n] = d_output[s]·Π input[m] over the other rows m of s = ids[n].
 
-    Saves: input, output.
+    Saves: input.
     Edges: exact with any number of zeros; an id out of range raises, or gives zeros.
     """
 
@@ -1725,7 +1725,7 @@ def segment_prod_backward(
     segment_ids: Any | None = None,
     *,
     input: _Array,
-    output: _Array,
+    output: _Array | None = None,
     offsets: Any | None = None,
     sorted: bool = False,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "raise",

@@ -6,6 +6,7 @@ What is found out is remembered by parsed parameters and the type and shape of t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -316,8 +317,9 @@ class Function:
 
     def _most_segments(self, arrays: dict[str, Any]) -> int:
         """As many segments as the ids name, where no result has a row for each."""
-        (ids,) = (arrays[n] for n in self.cuts if n in arrays)
-        return int(ids.max()) + 1 if len(ids) else 0
+        ((name, ids),) = ((n, arrays[n]) for n in self.cuts if n in arrays)
+        most = int(widened(ids).max()) + 1 if len(ids) else 0
+        return parse.shape((max(most, 0),), f"{name}: number of segments")[0]
 
     def _told(self, views: dict[str, View]) -> tuple[int | None, int | None]:
         """Rows and segments, as far as the operands of a segment op tell them."""
@@ -351,6 +353,8 @@ class Function:
         call = self.calls.get(known)
         if call is None:
             problem = describe(self.op, dtype, shape, parameters, tuple(views), segments)
+            spared = tuple(n for n in self.op.spared if n not in views)
+            problem = replace(problem, spared=spared) if spared else problem
             keeps = self._keeps(parameters, views, len(problem.shape))
             writes = [o for o in problem.writes if parameters.get(o.asked_by) is not False]
             call = Call(_runnable_on(lead.device, problem), keeps, writes)

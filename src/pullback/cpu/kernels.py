@@ -56,6 +56,8 @@ class KernelKey:
     @property
     def formula(self) -> RowFormula | ScanFormula:
         record = self.op.record(self.selection, self.element)
+        if self.element != "f64":
+            record = record.in_doubles or record
         return numbered(record, self.op.data, (*self.full, *self.row))
 
     @property

@@ -86,7 +86,7 @@ class Cut:
         if problem.is_segmented:
             raise InvalidProblemError(f"{problem.op.name}: rows of segments are cut by SegmentCut")
         self.problem = problem
-        self.formula: Formula = problem.formula
+        self.formula: Formula = problem.formula_in_doubles
         self.extent = problem.extent
         self.sweeps = records.sweeps_of(self.formula, problem.reverse)
         is_scan = isinstance(self.formula, ScanFormula)
@@ -105,7 +105,9 @@ class Cut:
         if isinstance(self.formula, records.RowFormula):
             kinds = {o.symbol: element_of(problem, o.name, None) for o in problem.reads}
             types = tuple((n, kind) for n, kind in kinds.items() if kind != problem.element)
-            self._precision = "fast" if computes_in_singles(problem, types) else "tight"
+            self._precision = (
+                "fast" if computes_in_singles(problem, *problem.symbols(), types) else "tight"
+            )
 
     # What runs.
 
@@ -143,7 +145,12 @@ class Cut:
         return tuple(o for o in self.problem.writes if o.role is Role.ROW)
 
     def _run(
-        self, op: Op, shape: tuple[int, ...], arrays: Mapping[str, Array], element: str = ""
+        self,
+        op: Op,
+        shape: tuple[int, ...],
+        arrays: Mapping[str, Array],
+        element: str = "",
+        by_row: bool = False,
     ) -> None:
         """Run a part on arrays by name: the last dimension is the axis."""
         if 0 in shape:
@@ -157,7 +164,8 @@ class Cut:
             (),
             self.problem.reverse and isinstance(op.records(), ScanFormula),
             data,
-            precision=self._precision,
+            # What is of rows alone is computed in float64 in any case.
+            precision="tight" if by_row else self._precision,
         )
         self._execute(problem, arrays)
 
@@ -231,7 +239,7 @@ class Cut:
         for o in self.reads:
             if o.name in rows:
                 arrays[o.symbol] = rows[o.name].astype(np.float64)[..., None]
-        self._run(op, (*batch, 1), arrays, "f64")
+        self._run(op, (*batch, 1), arrays, "f64", by_row=True)
         for k, n in enumerate(step.monoid.state):
             state[..., k] = arrays[n][..., 0]
         return state
@@ -409,7 +417,7 @@ class Cut:
             results[o.name] = arrays[o.name] = made
         # A state is made in float64, whatever the elements are.
         element = "f64" if isinstance(self.formula, ScanFormula) else ""
-        self._run(op, (*batch, 1), arrays, element)
+        self._run(op, (*batch, 1), arrays, element, by_row=True)
         return {n: a[..., 0] for n, a in results.items()}
 
     def edge(self, piece: Piece) -> dict[str, Array]:

@@ -185,7 +185,14 @@ def apply_record(formula: Formula, bools: frozenset[str]) -> Formula:
     if isinstance(formula, RowFormula):
         assert formula.apply is not None
         passes = _passes(formula, len(formula.passes), place)
-        return replace(formula, passes=passes, apply=place(formula.apply), narrow=None, before=())
+        return replace(
+            formula,
+            passes=passes,
+            apply=place(formula.apply),
+            narrow=None,
+            in_doubles=None,
+            before=(),
+        )
     monoid = replace(formula.monoid, lift=place(formula.monoid.lift))
     made = replace(
         formula,
@@ -197,6 +204,7 @@ def apply_record(formula: Formula, bools: frozenset[str]) -> Formula:
         quiet=None,
         # Of states that are scaled plain arithmetic is not the same.
         scaled=None,
+        in_doubles=None,
     )
     if formula.prefix:
         prefix = replace(formula.prefix, lift=place(formula.prefix.lift))
@@ -297,7 +305,9 @@ def segment_apply_record(formula: RowFormula) -> RowFormula:
     """What makes the rows of a piece, the states of all segments being known."""
     assert formula.apply is not None
     passes = _segment_passes(formula, len(formula.passes), segment_sweeps(formula))
-    return replace(formula, passes=passes, apply=_in_segment(formula.apply), narrow=None)
+    return replace(
+        formula, passes=passes, apply=_in_segment(formula.apply), narrow=None, in_doubles=None
+    )
 
 
 @cache

@@ -101,6 +101,7 @@ class SegmentCut:
             problem.num_segments if cut else None,
             problem.is_sorted and cut,
             problem.drops and cut,
+            precision="tight",
         )
         runnable = runnable_of(made)
         views = {o.name: view(arrays[o.name], o.name) for o in op.reads}

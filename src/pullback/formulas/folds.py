@@ -6,7 +6,7 @@ exponent, ``m * 2**e``: the same roundings as plain arithmetic, without overflow
 
 from __future__ import annotations
 
-from .primitives import INF, exponent, isnan, mantissa, maximum, power_of_two, where
+from .primitives import INF, absolute, exponent, isnan, mantissa, maximum, power_of_two, where
 from .record import Monoid
 
 
@@ -46,6 +46,22 @@ def scaled_product(m1, e1, m2, e2):
     return mantissa(product), e1 + e2 + exponent(product)
 
 
+def held_product(m1, e1, m2, e2):
+    """The product of numbers narrower than float64, brought back where it grows out of bounds.
+
+    All that multiply lie within 2**256 of 1, so that no product leaves the range of a float64.
+    """
+    product = m1 * m2
+    size = absolute(product)
+    small, large = size < 2.0**-256, size > 2.0**256
+    scale = where(small, 2.0**256, where(large, 2.0**-256, 1.0))
+    return product * scale, e1 + e2 + where(small, -256.0, where(large, 256.0, 0.0))
+
+
+def factor(x):
+    return x, 0.0
+
+
 def scaled_sum(m1, e1, m2, e2):
     """The sum of two scaled numbers, normalised."""
     top = maximum(e1, e2)
@@ -64,3 +80,4 @@ TOTAL = Monoid(value, add, (0.0,), ("total",))
 PEAK = Monoid(value, larger, (-INF,), ("peak",), selects=True)
 TROUGH = Monoid(value, smaller, (INF,), ("peak",), selects=True)
 PRODUCT = Monoid(scaled, scaled_product, (1.0, 0.0), ("product_m", "product_e"))
+HELD_PRODUCT = Monoid(factor, held_product, (1.0, 0.0), ("product_m", "product_e"))

@@ -69,6 +69,9 @@ class RowFormula:
     narrow
         Stands in for elements narrower than float64: it leaves out what keeps float64 in range, and
         computed in float64 gives the same bits.
+    in_doubles
+        Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU:
+        whose range leaves room for what would leave that of a narrower type.
     copies
         ``apply`` gives back a single operand as it is, so that bits may be moved instead.
     heavy
@@ -84,6 +87,7 @@ class RowFormula:
     finish: Callable | None = None
     apply: Callable | None = None
     narrow: RowFormula | None = None
+    in_doubles: RowFormula | None = None
     copies: bool = False
     heavy: bool = False
     before: tuple[tuple[str, float], ...] = ()
@@ -142,6 +146,8 @@ class ScanFormula:
         A shorter way over elements where nothing happens, which a schedule may take.
     scaled
         Whose products are scaled, if any are.
+    in_doubles
+        As of a row formula.
     """
 
     monoid: Monoid
@@ -155,6 +161,7 @@ class ScanFormula:
     before: tuple[tuple[str, float], ...] = ()
     quiet: Quiet | None = None
     scaled: Scaled | None = None
+    in_doubles: RowFormula | None = None
 
 
 Formula = RowFormula | ScanFormula
@@ -209,6 +216,11 @@ def is_pointwise(formula: Formula) -> bool:
         and not {"index", "first"} & names_read(formula)
         and not reads_neighbours(formula)
     )
+
+
+def asks_of_rows(formula: Formula) -> bool:
+    """Whether something must be known of a row that only all its elements tell."""
+    return not is_pointwise(formula) or "extent" in names_read(formula)
 
 
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:

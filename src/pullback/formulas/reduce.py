@@ -6,7 +6,7 @@ infinities are part of the formula.
 
 from __future__ import annotations
 
-from .folds import PEAK, PRODUCT, TOTAL, TROUGH, add
+from .folds import HELD_PRODUCT, PEAK, PRODUCT, TOTAL, TROUGH, add
 from .primitives import (
     INF,
     NAN,
@@ -22,6 +22,7 @@ from .primitives import (
     sqrt,
     where,
 )
+from .product import GAINS_BY_COUNTS
 from .record import Monoid, Pass, RowFormula, Scaled, ScanFormula
 
 
@@ -120,7 +121,11 @@ def product_of_others(dy, before_m, before_e, product_m, product_e):
     return ldexp((before_m * product_m) * mantissa(dy), (before_e + product_e) + exponent(dy))
 
 
-PROD = RowFormula((Pass(PRODUCT),), finish=product_itself)
+PROD = RowFormula(
+    (Pass(PRODUCT),),
+    finish=product_itself,
+    in_doubles=RowFormula((Pass(HELD_PRODUCT),), finish=product_itself),
+)
 PROD_BACKWARD = ScanFormula(
     PRODUCT,
     product_of_others,
@@ -128,6 +133,7 @@ PROD_BACKWARD = ScanFormula(
     against=True,
     prefix=Monoid(PRODUCT.lift, PRODUCT.combine, PRODUCT.identity, ("before_m", "before_e")),
     scaled=Scaled(factor="x", gradient="dy"),
+    in_doubles=GAINS_BY_COUNTS,
 )
 
 
@@ -170,6 +176,22 @@ def norm2_backward(x, inverse, gain):
     return (x * inverse) * gain
 
 
+def square(x):
+    return x * x
+
+
+def plain_root(total):
+    return sqrt(total)
+
+
+def gain_over_norm(dy, y):
+    return where(y == 0, 0.0, dy / y)
+
+
+def plain_norm2_backward(x, gain):
+    return x * gain
+
+
 NORM2 = RowFormula(
     (
         Pass(
@@ -180,9 +202,18 @@ NORM2 = RowFormula(
         Pass(Monoid(scaled_square, add, (0.0,), ("total",))),
     ),
     finish=root,
+    in_doubles=RowFormula(
+        (Pass(Monoid(square, add, (0.0,), ("total",))),),
+        finish=plain_root,
+    ),
 )
 NORM2_BACKWARD = RowFormula(
-    (Pass(close=over_norm, gives=("inverse", "gain")),), apply=norm2_backward
+    (Pass(close=over_norm, gives=("inverse", "gain")),),
+    apply=norm2_backward,
+    in_doubles=RowFormula(
+        (Pass(close=gain_over_norm, gives=("gain",)),),
+        apply=plain_norm2_backward,
+    ),
 )
 
 
@@ -335,6 +366,10 @@ def std_backward(x, mean, inverse, gain):
     return ((x - mean) * inverse) * gain
 
 
+def plain_std_gain(total, dy, y, extent, correction):
+    return total / extent, gain_over_norm(dy, y) / freedom(extent, correction)
+
+
 def scaled_value(x, inverse):
     return x * inverse
 
@@ -354,5 +389,9 @@ STD_BACKWARD = RowFormula(
         Pass(Monoid(scaled_value, add, (0.0,), ("total",)), scaled_std_gain, ("mean", "gain")),
     ),
     apply=scaled_std_backward,
-    narrow=RowFormula((Pass(TOTAL, std_gain, ("mean", "inverse", "gain")),), apply=std_backward),
+    narrow=RowFormula(
+        (Pass(TOTAL, std_gain, ("mean", "inverse", "gain")),),
+        apply=std_backward,
+        in_doubles=RowFormula((Pass(TOTAL, plain_std_gain, ("mean", "gain")),), apply=var_backward),
+    ),
 )

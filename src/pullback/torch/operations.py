@@ -194,7 +194,10 @@ class Operation:
             lambda *arguments: self.reference(*arguments)
         )
         self.Composable = make_composable(self, self.forward, forward_rules(self))
-        self.op, self.op_backward = define(self)
+        self._registered, registered_backward = define(self)
+        self._registered_backward: Any = registered_backward
+        self.op: Any = self._registered.usual
+        self.op_backward: Any = registered_backward and registered_backward.usual
 
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The forward."""
@@ -241,7 +244,7 @@ class Operation:
             return self.reference(*tensors, *params)
         if is_compiling():
             if not transforms_active():
-                return self.op(*tensors, *params)
+                return self._registered.chosen(params)(*tensors, *params)
             is_served = self._is_served(self.forward, params)
             return (self.reference if is_served else self._in_graph)(*tensors, *params)
         self._refuse_tracing()
@@ -257,16 +260,16 @@ class Operation:
         if is_compiling():
             if transforms_active():
                 return self.reference_backward(*tensors, *params)
-            return self.op_backward(*tensors, *params)
+            return self._registered_backward.chosen(params)(*tensors, *params)
         if forward_ad._current_level >= 0:
             return self.reference_backward(*tensors, *params)
         if transforms_active():
             return self.ComposableBackward.apply(*tensors, *params)
         for t in tensors:
             if type(t) not in PLAIN or not t.is_cpu:
-                return self.op_backward(*tensors, *params)
+                return self._registered_backward.chosen(params)(*tensors, *params)
         if dispatch_modes():
-            return self.op_backward(*tensors, *params)
+            return self._registered_backward.chosen(params)(*tensors, *params)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return self.ComposableBackward.apply(*tensors, *params)
         return self.launch_backward(params, *tensors)
@@ -297,7 +300,8 @@ class Operation:
         forward = form is self.forward
         if all(map(_is_plain, tensors)) and not dispatch_modes():
             return (self.launch if forward else self.launch_backward)(params, *tensors)
-        return (self.op if forward else self.op_backward)(*tensors, *params)
+        registered = self._registered if forward else self._registered_backward
+        return registered.chosen(params)(*tensors, *params)
 
     # Where torch's own function, or the formula in torch's ops, has to do it.
 
@@ -337,7 +341,7 @@ class Operation:
         unknown = any(type(t) not in PLAIN and not isinstance(t, _WITHOUT_MEMORY) for t in tensors)
         if unknown or self.is_for_torch(self.forward, params, tensors):
             return self.reference(*tensors, *params)
-        return self.op(*tensors, *params)
+        return self._registered.chosen(params)(*tensors, *params)
 
     def _dispatched(self, *arguments: Any) -> Any:
         return self.op(*arguments)
@@ -355,7 +359,8 @@ class Operation:
         if self._is_served(self.forward, params):
             assert self.counterpart is not None
             return self.counterpart.run(*tensors, **self._taken(self.forward, params))
-        if self.backward is not None and self.path.has_policy:
+        known = tensors[self.forward.lead].dtype in ELEMENTS
+        if known and self.backward is not None and self.path.has_policy:
             return self._by_policy(params, tensors)
         return self.forward.evaluated(params, *tensors)
 

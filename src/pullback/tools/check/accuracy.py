@@ -44,9 +44,10 @@ def errors(case: Case, outputs: Arrays, exact: Mapping[str, Reference]) -> np.nd
 def allowed(case: Case, operands: Arrays, exact: Mapping[str, Reference]) -> np.ndarray:
     """Errors that the stated precision allows, in ulps, flat.
 
-    One ulp; four float64 roundings for each element along the axis, relative to the sum of absolute
-    terms; and the error of exp with that of its argument. A logarithm turns a relative error into
-    an absolute one, so there the sum counts 1 more.
+    One ulp, or two where float32 is computed in float32; four float64 roundings for each element
+    along the axis, relative to the sum of absolute terms; and the error of exp with that of its
+    argument. A logarithm turns a relative error into an absolute one, so there the sum counts 1
+    more.
     """
     relative = rounding(1 if case.is_pointwise else case.extent)
     if case.calls("exp"):
@@ -64,7 +65,7 @@ def allowed(case: Case, operands: Arrays, exact: Mapping[str, Reference]) -> np.
         size = _floats(exact[name].magnitude) + shift
         with np.errstate(all="ignore"):
             extra = np.where(np.isfinite(size), relative * size, 0.0)
-            found.append(1.0 + (extra / _unit(value, _element(case, name))).ravel())
+            found.append(case.ulps + (extra / _unit(value, _element(case, name))).ravel())
     return np.concatenate(found)
 
 
