@@ -178,20 +178,7 @@ class Runnable:
         if self.on_gpu or 0 in self.problem.shape:
             return
         for operand in self.problem.positions:
-            self._check_positions(operand, as_numpy(views[operand.name]))
-
-    def _check_positions(self, operand: Operand, values: np.ndarray) -> None:
-        extent = self.problem.extent
-        wrong = (values < 0) | (values >= extent)
-        allowed = self.problem.constants.get(operand.allows)
-        if allowed is not None:
-            wrong &= values != allowed
-        if wrong.any():
-            rest = f", or {operand.allows}" if operand.allows else ""
-            raise InvalidProblemError(
-                f"{operand.name}: expected positions in [0, {extent}){rest}, got "
-                f"{values[wrong].flat[0]}"
-            )
+            check_positions(self.problem, operand, as_numpy(views[operand.name]))
 
     def execute(self, views: dict[str, View], address: int, size: int, threads: int) -> None:
         """Run on checked views."""
@@ -226,6 +213,21 @@ class Runnable:
         if stream is not None and stream.threads:
             return stream.threads
         return self.preference.threads or get_num_threads()
+
+
+def check_positions(problem: Problem, operand: Operand, values: np.ndarray[Any, Any]) -> None:
+    """Raise for an element of an operand that names no position along the axis."""
+    extent = problem.extent
+    wrong = (values < 0) | (values >= extent)
+    allowed = problem.constants.get(operand.allows)
+    if allowed is not None:
+        wrong &= values != allowed
+    if wrong.any():
+        rest = f", or {operand.allows}" if operand.allows else ""
+        raise InvalidProblemError(
+            f"{operand.name}: expected positions in [0, {extent}){rest}, got "
+            f"{values[wrong].flat[0]}"
+        )
 
 
 def _make_runner(problem: Problem, on_gpu: bool) -> Any:

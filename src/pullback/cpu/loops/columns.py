@@ -53,7 +53,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         return tile_prepare
 
     lift, combine, identity = fold.lift, fold.combine, fold.identity
-    read, write = fold.read, fold.write
+    read, write, begin = fold.read, fold.write, bound.begin
     split = Boxed(len(operands.row), known_size, PITCH).split()
     fetch = fetch_across(operands, neighbours_of(formula, operands))
     places, prefetch = operands.places, operands.prefetch()
@@ -129,7 +129,8 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             for c in range(0, width, LANES):
                 split(row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
         for c in range(0, width, LANES):
-            write(total_box + 8 * c, PITCH, identity())
+            row = read_row(row_box + 8 * c, PITCH)
+            write(total_box + 8 * c, PITCH, begin(const, row))
         for b in range(word(p, BLOCKS)):
             start, stop = b * BLOCK, least((b + 1) * BLOCK, extent)
             lanes = least(LANES, stop - start)

@@ -84,6 +84,7 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
     fold = bound.fold
     lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
     join_lanes, spread, fetch = fold.join_lanes, fold.spread, operands.fetch_full
+    begin = bound.begin
 
     @inlined
     def step(p, const, strides, address, row, known, i, count, state):
@@ -92,7 +93,7 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
 
     @inlined
     def closed(const, row, known, state):
-        return close(const, row, known, spread(combine(identity(), join_lanes(state)), 0))
+        return close(const, row, known, spread(combine(begin(const, row), join_lanes(state)), 0))
 
     @inlined
     def passed(p, const, strides, addresses, rows):
