@@ -113,12 +113,12 @@ class RowScan:
             full = fetch(p, addresses, strides, start, LANES)
             index, known = indices(p, start), no_vectors()
             states, total = scan_lanes(lift(index, const, full, row, known))
-            before, after = combine(block_carry, carried), combine(carried, total)
+            after = combine(carried, total)
             if not writes:
-                return after, free_of_nan(before, after, known)
-            here = combine(before, states)
+                return after, free_of_nan(after, known)
+            here = combine(combine(block_carry, carried), states)
             value = finish(index, const, full, row, extended(known, here))
-            fine = free_of_nan(before, after, value)
+            fine = free_of_nan(after, value)
             if fine:
                 put_outputs(p, addresses, strides, start, LANES, value)
             return after, fine
