@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, overload
 
 from jax import Array
+from jax.lax import GatherScatterMode
 from jax.typing import ArrayLike
 
 from pullback import OutOfRange, Ties
@@ -125,6 +126,7 @@ def sum(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
 ) -> Array:
     """sum: y = Σ x.
 
@@ -151,6 +153,7 @@ def max(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
 ) -> Array:
     """max: y = max x.
@@ -165,6 +168,7 @@ def min(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
 ) -> Array:
     """min: y = min x.
@@ -179,6 +183,7 @@ def prod(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
 ) -> Array:
     """prod: y = Π x.
 
@@ -271,6 +276,8 @@ def segment_sum(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -287,6 +294,8 @@ def segment_mean(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -303,6 +312,8 @@ def segment_max(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -321,6 +332,8 @@ def segment_min(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -339,6 +352,8 @@ def segment_prod(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -355,6 +370,8 @@ def segment_logsumexp(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -371,6 +388,8 @@ def segment_softmax(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -387,6 +406,8 @@ def segment_log_softmax(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -477,6 +498,7 @@ def amax(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
 ) -> Array:
     """max: y = max x.
@@ -491,6 +513,7 @@ def amin(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
 ) -> Array:
     """min: y = min x.
