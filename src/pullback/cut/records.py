@@ -204,7 +204,6 @@ def apply_record(formula: Formula, bools: frozenset[str]) -> Formula:
         quiet=None,
         # Of states that are scaled plain arithmetic is not the same.
         scaled=None,
-        in_doubles=None,
     )
     if formula.prefix:
         prefix = replace(formula.prefix, lift=place(formula.prefix.lift))

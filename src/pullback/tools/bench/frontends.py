@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,8 +63,7 @@ class Torch:
         gradient = to_torch(torch, dy).clone()
         own = torch_forward(torch, case, tensors)
         if case.op.kind in KINDS:
-            function, keywords = getattr(pt, case.op.kind), _required(case)
-            mine = lambda *x: function(*x, dim=case.axes[0], **keywords)  # noqa: E731
+            mine = partial(getattr(pt, case.op.kind), dim=case.axes[0], **_required(case))
         else:
             mine = torch_forward(ours, case, tensors)
         if case.is_segmented:
