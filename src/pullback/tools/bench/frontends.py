@@ -62,6 +62,7 @@ class Torch:
         leaves = [tensors[n].requires_grad_() for n in variables(case)]
         gradient = to_torch(torch, dy).clone()
         own = torch_forward(torch, case, tensors)
+        mine: Callable[..., Any]
         if case.op.kind in KINDS:
             mine = partial(getattr(pt, case.op.kind), dim=case.axes[0], **_required(case))
         else:
@@ -69,7 +70,7 @@ class Torch:
         if case.is_segmented:
             ids, segmented = tensors[cuts(case.op)[0].name], getattr(pt, case.op.kind)
             mine = lambda x: segmented(x, ids, case.segments)  # noqa: E731
-        functions = {"pullback": mine, "own": own}
+        functions: dict[str, Callable[..., Any]] = {"pullback": mine, "own": own}
 
         def step(function: Callable[..., Any]) -> Step:
             return lambda: torch.autograd.grad(function(*leaves), leaves, gradient)
