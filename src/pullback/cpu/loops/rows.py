@@ -11,6 +11,8 @@ operands, and where all operands begin and how far apart their positions lie.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...formulas.record import RowFormula, is_pointwise, reads_neighbours
@@ -220,7 +222,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     count = leading(formula, operands)
     lead, names = make_summary(formula, formula.passes[:count], element, operands)
     rest, known = make_summary(formula, formula.passes[count:], element, operands, names)
-    four = make_four(formula, count, element, operands) if count else None
+    four: Any = make_four(formula, count, element, operands) if count else None
     read, write = tuple_intrinsics(len(names))[:2]
     box_of_four, size = stack(ROWS * len(names) * LANES), len(names) * LANES * 8
     longest = AHEAD_BYTES // (operands.edge.item * max(1, len(operands.full)))
