@@ -19,8 +19,9 @@ def test_ppo_advantages(capsys, monkeypatch):
     rewards = module.main(environments=16, steps=128, rounds=8)
     assert rewards[-1] > rewards[0] + 0.2
     shown = capsys.readouterr().out.splitlines()
-    assert shown[-2].startswith("advantages of 128x16: pullback")
-    assert shown[-1].startswith("a round of training")
+    assert shown[-3].startswith("advantages of 128x16: pullback")
+    assert shown[-2].startswith("learning from a rollout in four passes: pullback")
+    assert shown[-1].startswith("a round, with a rollout simulated in Python: pullback")
 
 
 def test_reservoir_levels(capsys):

@@ -72,6 +72,9 @@ class RowFormula:
     in_doubles
         Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU:
         whose range leaves room for what would leave that of a narrower type.
+    online
+        Stands in where a row is too long to be kept for the next pass: the same values by fewer
+        looks at the elements, rounded otherwise.
     copies
         ``apply`` gives back a single operand as it is, so that bits may be moved instead.
     heavy
@@ -88,6 +91,7 @@ class RowFormula:
     apply: Callable | None = None
     narrow: RowFormula | None = None
     in_doubles: RowFormula | None = None
+    online: RowFormula | None = None
     copies: bool = False
     heavy: bool = False
     before: tuple[tuple[str, float], ...] = ()
@@ -146,8 +150,10 @@ class ScanFormula:
         A shorter way over elements where nothing happens, which a schedule may take.
     scaled
         Whose products are scaled, if any are.
-    in_doubles
-        As of a row formula.
+    guarded
+        Products are guarded (:data:`.folds.GUARDED`). Without the guards all bits are the same,
+        unless a NaN shows in an output or in the state behind the elements scanned: a schedule
+        may try that first.
     """
 
     monoid: Monoid
@@ -161,10 +167,17 @@ class ScanFormula:
     before: tuple[tuple[str, float], ...] = ()
     quiet: Quiet | None = None
     scaled: Scaled | None = None
-    in_doubles: RowFormula | None = None
+    guarded: bool = False
 
 
 Formula = RowFormula | ScanFormula
+
+
+def in_doubles(formula: Formula, element: str) -> Formula:
+    """The record for elements of a type that are computed in float64."""
+    if element == "f64" or isinstance(formula, ScanFormula):
+        return formula
+    return formula.in_doubles or formula
 
 
 def functions_of(formula: Formula) -> tuple[Callable, ...]:

@@ -6,7 +6,7 @@ infinities are part of the formula.
 
 from __future__ import annotations
 
-from .folds import HELD_PRODUCT, PEAK, PRODUCT, TOTAL, TROUGH, add
+from .folds import HELD_PRODUCT, LOG_TOTAL, PEAK, PRODUCT, TOTAL, TROUGH, add, log_of_state
 from .primitives import (
     INF,
     NAN,
@@ -22,7 +22,6 @@ from .primitives import (
     sqrt,
     where,
 )
-from .product import GAINS_BY_COUNTS
 from .record import Monoid, Pass, RowFormula, Scaled, ScanFormula
 
 
@@ -109,7 +108,7 @@ EXTREME_BACKWARD = {
 }
 
 
-# prod: the product of the others is (product before) * (product after), so no division by x and
+# prod: the product of the others is (product before) * (product after), so no division by x, and
 # any number of zeros is exact.
 
 
@@ -133,7 +132,6 @@ PROD_BACKWARD = ScanFormula(
     against=True,
     prefix=Monoid(PRODUCT.lift, PRODUCT.combine, PRODUCT.identity, ("before_m", "before_e")),
     scaled=Scaled(factor="x", gradient="dy"),
-    in_doubles=GAINS_BY_COUNTS,
 )
 
 
@@ -242,6 +240,7 @@ LOGSUMEXP = RowFormula(
         Pass(Monoid(exp_below, add, (0.0,), ("total",))),
     ),
     finish=logsumexp,
+    online=RowFormula((Pass(LOG_TOTAL),), finish=log_of_state),
 )
 LOGSUMEXP_BACKWARD = RowFormula(apply=logsumexp_backward, heavy=True)
 

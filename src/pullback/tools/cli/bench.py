@@ -12,7 +12,8 @@ import click
 from ...threads import get_num_threads
 from .. import bench as b
 from ..bench.plot import bars, lines, require
-from . import tables
+from . import on_device, tables
+from .on_device import DEVICES
 from .output import (
     EXISTING,
     FILE,
@@ -24,6 +25,7 @@ from .output import (
     write_json,
 )
 from .parameters import AXIS_LIST, DTYPE_LIST, OP, SHAPE_LIST, THREADS, ListOf
+from .records import RecordOptions, choices_of
 
 EPILOG = """
 \b
@@ -33,16 +35,18 @@ Examples:
   pullback bench --full --json now.json           hours; Ctrl-C, and again to continue
   pullback bench --from now.json --html now.html --plot now.png
   pullback bench --compare before.json
+  pullback bench cumprod --exclusive --resets --peers jax,torch
   pullback bench cumprod --scaling
   pullback bench --frontends
+  pullback bench --device cuda --peers torch,compile,liger,flaggems
 """
 
 # Where a full run is saved that names no file.
 FULL_REPORT = "pullback-bench.json"
-PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
+PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "liger", "flaggems", "none"))
 
 
-@click.command("bench", epilog=EPILOG)
+@click.command("bench", cls=RecordOptions, epilog=EPILOG)
 @click.argument("ops", nargs=-1, type=OP)
 @click.option(
     "--quick", "mode", flag_value="quick", default=True, help="Some minutes (the default)."
@@ -61,6 +65,8 @@ PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
 @click.option("--peers", type=PEER_LIST, help=f"From {', '.join(b.PEERS)}; or none, or all.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Samples per contender.")
 @click.option("--stat", type=click.Choice(["min", "median"]), default="min", show_default=True)
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True,
+              help="Where the kernels run; on a GPU a line is printed for each case.")  # fmt: skip
 @click.option("--scaling", is_flag=True, help="Time against size, zeros and threads instead.")
 @click.option("--frontends", is_flag=True, help="Forward and backward in torch and JAX instead.")
 @click.option("--json", "json_file", type=FILE, help="Write the report to a file (- for stdout).")
@@ -79,6 +85,7 @@ def command(
     peers: tuple[str, ...] | None,
     rounds: int | None,
     stat: str,
+    device: str,
     scaling: bool,
     frontends: bool,
     json_file: Path | None,
@@ -86,13 +93,17 @@ def command(
     plot_file: Path | None,
     html_file: Path | None,
     old_file: Path | None,
+    **choices: Any,
 ) -> None:
     """Time ops beside a copy of the same bytes and beside other libraries.
 
     Every case is checked first; a wrong result gets no time. A peer's ratio is its time over that
-    of plan.run into the caller's buffer: 2x means that pullback takes half the time.
+    of plan.run into the caller's buffer: 2x means that pullback takes half the time. What chooses
+    another form of an op, such as --exclusive or --resets, is timed for those ops that have it.
     """
     given = {
+        "--scaling": scaling,
+        "--threads": threads,
         "--dtypes": dtypes,
         "--shapes": shapes,
         "--axes": axes,
@@ -102,18 +113,30 @@ def command(
         "--compare": old_file,
         "--frontends": frontends,
         "--from": from_file,
+        "a choice of an op's form": any(choices.values()),
     }
+    if device != "cpu":
+        _refuse(
+            "--device cuda",
+            given,
+            ("--scaling", "--frontends", "--threads", "--plot", "--html", "--compare", "--from"),
+        )
     if from_file:
         measuring = {"OPS": ops, "--threads": threads, "--rounds": rounds, "--json": json_file,
                      "--scaling": scaling}  # fmt: skip
         shown = ("--from", "--plot", "--html", "--compare")
         _refuse("--from", given | measuring, [n for n in (given | measuring) if n not in shown])
     if scaling:
-        _refuse("--scaling", given, ("--shapes", "--axes", "--peers", "--compare", "--frontends"))
+        unused = ("--shapes", "--axes", "--peers", "--compare", "--frontends")
+        _refuse("--scaling", given, (*unused, "a choice of an op's form"))
         if dtypes and len(dtypes) > 1:
             raise click.ClickException("--scaling: one of the dtypes at a time")
     elif frontends:
-        _refuse("--frontends", given, [n for n in given if n not in ("--shapes", "--frontends")])
+        _refuse(
+            "--frontends",
+            given,
+            [n for n in given if n not in ("--shapes", "--frontends", "--threads")],
+        )
     for path in (json_file, plot_file, html_file):
         ensure_writable(path)
     if plot_file:
@@ -126,6 +149,9 @@ def command(
     if any(0 in shape for shape in shapes or ()):
         raise click.ClickException("--shapes: a shape without elements has nothing to time")
     chosen = b.named_ops(ops, direction) if ops else b.default_ops(direction)
+    if device != "cpu":
+        on_device.bench(chosen, dtypes or (), shapes or (), axes or (), peers, json_file)
+        return
     settings = _settings(mode, threads, peers, rounds)
     if scaling:
         _scaling(chosen, dtypes, mode, settings, json_file, plot_file, html_file)
@@ -134,7 +160,8 @@ def command(
         _frontends(chosen, shapes, settings, json_file)
         return
     grid = b.QUICK if mode == "quick" else b.FULL
-    cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or ()))
+    picked = choices_of(chosen, choices)
+    cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or (), picked))
     if not cases:
         raise click.ClickException("nothing to run: no op fits these shapes and axes")
     if mode == "full" and json_file is None:
