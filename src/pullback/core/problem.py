@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidProblemError, UnsupportedError
-from ..formulas.record import Formula, names_read
-from ..precision import get_precision
+from ..formulas.record import Formula, in_doubles, names_read
+from ..precision import DEFAULT, get_precision
 from . import parse
 from .declare import REQUIRED, Op, Operand, Parameter, Role, Type
 
@@ -54,7 +54,7 @@ class Problem:
     segments: int | None = None
     is_sorted: bool = False
     drops: bool = False
-    precision: str = "tight"
+    precision: str = DEFAULT
     spared: tuple[str, ...] = ()
 
     @property
@@ -97,6 +97,11 @@ class Problem:
     def formula(self) -> Formula:
         """The formula record."""
         return self.op.record(self.selection, self.element)
+
+    @property
+    def formula_in_doubles(self) -> Formula:
+        """The formula record where all types are computed in float64."""
+        return in_doubles(self.formula, self.element)
 
     @property
     def constants(self) -> dict[str, float]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...core.declare import Role, Type
+from ...formulas.record import RowFormula
 from ..case import Case
 
 Function = Callable[..., Any]
@@ -148,6 +149,8 @@ def jax_loss(jax: Any, case: Case, given: Mapping[str, Any]) -> Function | None:
 
 def mask_of(case: Case, given: Mapping[str, Any]) -> Any:
     """The mask of a case that is plain but for it, else None."""
+    if not isinstance(case.op.record(), RowFormula):
+        return None
     masks = [o.name for o in case.op.reads if o.type is Type.BOOL and o.broadcasts]
     only = [n for n in case.given if n in masks]
     return given[only[0]] if len(only) == 1 and case.given == tuple(only) else None

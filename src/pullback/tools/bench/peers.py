@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.pair import pair_of
 from ..case import Case
-from . import grouped, plain, steps
+from . import grouped, plain, steps, variants
 
 Call = Callable[[], object]
 
@@ -21,9 +21,11 @@ class NotOffered(Exception):
 
 
 def variables(case: Case) -> tuple[str, ...]:
-    """The operands of the forward that gradients flow to."""
+    """The operands of the forward that gradients flow to; where none do, those it must have."""
     pair = pair_of(case.op.kind)
-    return pair.variables(case.given) if pair.backward else case.reads
+    if pair.backward:
+        return pair.variables(case.given)
+    return tuple(o.name for o in case.problem.reads if not o.optional)
 
 
 def one_gradient(case: Case) -> str:
@@ -34,12 +36,29 @@ def one_gradient(case: Case) -> str:
     return given[0]
 
 
-def recurrence(case: Case, full_like: Any, recur: steps.Recur) -> Callable[..., Any]:
+def recurrence(
+    case: Case, given: Mapping[str, Any], library: Any, recur: steps.Recur
+) -> Callable[..., Any]:
     """A recurrence written by hand, or by a scan that takes any step."""
-    function = steps.forward(case, full_like, recur)
-    if function is None or not case.is_plain:
+    function = steps.forward(case, given, library, recur)
+    if function is None:
         raise NotOffered(f"no {case.op.kind} of its own")
     return function
+
+
+def form_of_scan(
+    case: Case, given: Mapping[str, Any], library: variants.Library, plain_scan: Any
+) -> Callable[..., Any]:
+    """A scan that the library has by no name of its own."""
+    function = variants.forward(case, given, library, plain_scan)
+    if function is None:
+        raise NotOffered("no such parameters")
+    return function
+
+
+def usual(case: Case) -> Case:
+    """The case with all as usual but the axis."""
+    return Case.of(case.op, case.element, case.shape, axis=case.get("axis"))
 
 
 def short_enough(case: Case) -> None:
@@ -66,8 +85,16 @@ def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[
     if mask is not None:
         whole = torch_forward(torch, case.but(given=()), given)
         return offered(case, grouped.filled(case, mask, whole, torch.masked_fill))
+    if case.op.kind in steps.KINDS:
+        short_enough(case)
+        return recurrence(case, given, torch, steps.torch_loop(torch))
     if not case.is_plain:
-        raise NotOffered("torch has no such parameters")
+        if "resets" in case.given:
+            short_enough(case)
+        plain_scan = (
+            torch_forward(torch, usual(case), {}) if case.op.kind in variants.NOTHING else 0
+        )
+        return form_of_scan(case, given, variants.in_torch(torch, by_scan=False), plain_scan)
     found = grouped.torch_by_ids(torch, case, given) or grouped.torch_loss(torch, case, given)
     if found is not None:
         return found
@@ -99,8 +126,7 @@ def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[
         return lambda x: function(x, axis)
     if kind == "lerp":
         return lambda a, b: torch.lerp(a, b, case.get("weight"))
-    short_enough(case)
-    return recurrence(case, torch.full_like, steps.torch_loop(torch))
+    raise NotOffered(f"no {kind} of its own")
 
 
 def offered(case: Case, function: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -183,9 +209,11 @@ class CompilePeer(TorchPeer):
 
     def _forward(self, torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
         torch._dynamo.reset()
-        try:
-            forward = recurrence(case, torch.full_like, steps.torch_scan(torch))
-        except NotOffered:
+        if case.op.kind in steps.KINDS:
+            forward = recurrence(case, given, torch, steps.torch_scan(torch))
+        elif "resets" in case.given:
+            forward = form_of_scan(case, given, variants.in_torch(torch, by_scan=True), None)
+        else:
             forward = torch_forward(torch, case, given)
         return torch.compile(forward, dynamic=False)
 
@@ -197,8 +225,11 @@ def jax_forward(jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[...,
         whole = jax_forward(jax, case.but(given=()), given)
         fill = lambda x, where, value: jax.numpy.where(where, value, x)  # noqa: E731
         return offered(case, grouped.filled(case, mask, whole, fill))
+    if case.op.kind in steps.KINDS:
+        return recurrence(case, given, jax.numpy, steps.jax_associative(jax))
     if not case.is_plain:
-        raise NotOffered("JAX has no such parameters")
+        plain_scan = jax_forward(jax, usual(case), {}) if case.op.kind in variants.NOTHING else 0
+        return form_of_scan(case, given, variants.in_jax(jax, by_loop=False), plain_scan)
     found = grouped.jax_by_ids(jax, case, given) or grouped.jax_loss(jax, case, given)
     if found is not None:
         return found
@@ -227,7 +258,7 @@ def jax_forward(jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[...,
         return lambda x: getattr(jax.nn, kind)(x, axis=axis)
     if kind == "lerp":
         return lambda a, b: a + case.get("weight") * (b - a)
-    return recurrence(case, jnp.full_like, steps.jax_associative(jax))
+    raise NotOffered(f"no {kind} of its own")
 
 
 class JaxPeer:
@@ -263,13 +294,15 @@ class JaxPeer:
 
 
 class JaxScanPeer(JaxPeer):
-    """A recurrence by ``jax.lax.scan``."""
+    """A recurrence, or a scan cut into runs, by ``jax.lax.scan``."""
 
     name, module = "jax.scan", "jax"
 
     def _forward(self, jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
         short_enough(case)
-        return recurrence(case, jax.numpy.full_like, steps.jax_scan(jax))
+        if "resets" in case.given and case.op.kind not in steps.KINDS:
+            return form_of_scan(case, given, variants.in_jax(jax, by_loop=True), None)
+        return recurrence(case, given, jax.numpy, steps.jax_scan(jax))
 
 
 _ALL = (TorchPeer(), SegmentReducePeer(), CompilePeer(), JaxPeer(), JaxScanPeer(), NumpyPeer())
