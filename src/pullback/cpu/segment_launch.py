@@ -16,7 +16,7 @@ from . import segment_words as segment
 from .compile import Kernel, compile_kernel
 from .data import constant_words, numbered
 from .program import WORKSPACE, Patch, Phase, Program
-from .segment_words import TILE_COLUMNS, folds_in_tiles
+from .segment_words import TILE_COLUMNS, counting_bytes, folds_in_tiles
 from .words import CONSTANTS, FRONT, ITEMSIZE, LANES, LINE
 
 # What the kernels are compiled for that only look at ids.
@@ -82,7 +82,8 @@ def tiles_of(problem: Problem, threads: int) -> Tiles | None:
     width = min(TILE_COLUMNS, fitting, max(line, even))
     if width < line:
         return None
-    return Tiles(width, -(-columns // width), state * width)
+    counts = counting_bytes(formula, problem.num_segments)
+    return Tiles(width, -(-columns // width), state * width + counts)
 
 
 def workspace_bytes(problem: Problem) -> int:
@@ -93,8 +94,12 @@ def workspace_bytes(problem: Problem) -> int:
     ordering = segment.sorting_bytes(problem.num_inputs, problem.num_segments)
     if tiles is None:
         return ordering
-    column = tiles.bytes_each // tiles.columns
-    return max(ordering, column * (problem.embedding_dim + TILE_COLUMNS) + LINE)
+    # Of tiles as narrow as they may be, since threads that share the caches make them so.
+    counts = counting_bytes(record_of(problem), problem.num_segments)
+    column = (tiles.bytes_each - counts) // tiles.columns
+    most = -(-problem.embedding_dim // LANES)
+    states = column * (problem.embedding_dim + TILE_COLUMNS) + most * counts
+    return max(ordering, states + LINE)
 
 
 @dataclass(frozen=True)
