@@ -30,7 +30,9 @@ def test_segment_ops(name):
             got, wanted = ours(X, ids, *how), theirs(X, ids, *how)
             assert np.array_equal(got, wanted), (ids, how)
         if name != "segment_prod":  # of which JAX has no gradient
-            both = (jax.grad(lambda x, f=f: f(x, ids, 3)[0].sum())(X) for f in (ours, theirs))
+            both = (
+                jax.grad(lambda x, f=f, ids=ids: f(x, ids, 3)[0].sum())(X) for f in (ours, theirs)
+            )
             assert np.array_equal(*both)
     with pytest.raises(pb.UnsupportedError, match=r"mode: expected None, 'drop' or 'fill'"):
         ours(X, ids, 3, mode="clip")
@@ -47,7 +49,7 @@ def test_initial_and_where(name):
         results = [f(X, initial=3.0, **how) for f in (ours, theirs)]
         assert np.array_equal(*results)
         gradients = [
-            jax.grad(lambda x, i, f=f: f(x, initial=i, **how).sum(), (0, 1))(X, 3.0)
+            jax.grad(lambda x, i, f=f, how=how: f(x, initial=i, **how).sum(), (0, 1))(X, 3.0)
             for f in (ours, theirs)
         ]
         for got, wanted in zip(*gradients, strict=True):

@@ -14,7 +14,7 @@ from itertools import product
 
 import pytest
 
-import test_general_ops as general
+import new_ops
 import test_segment_records as records
 import triton_declared as declared
 from cells import DTYPES, ELEMENTS, OPS
@@ -237,9 +237,9 @@ def test_segments_shared_by_programs(is_sorted):
 
 # Ops of other shapes: every type of operand and output, states, borders, passes over segments.
 DECLARED = {
-    "recurrence": (general.RECURRENCE, "f32", (64, 20000), "sm_90"),
-    "its gradient": (general.RECURRENCE_BACKWARD, "bf16", (2, 2_000_000), "gfx942"),
-    "mask": (general.MASKED, "f16", (64, 1000), "sm_80"),
+    "recurrence": (new_ops.BY_NAME["two_step"], "f32", (64, 20000), "sm_90"),
+    "its gradient": (new_ops.BY_NAME["two_step_backward"], "bf16", (2, 2_000_000), "gfx942"),
+    "mask": (new_ops.BY_NAME["picky_softmax"], "f16", (64, 1000), "sm_80"),
     "resets": (declared.EXCLUSIVE, "f32", (64, 1000), "gfx942"),
     "integers": (declared.CROSS_ENTROPY, "bf16", (64, 50_000), "sm_100"),
     "weights": (declared.MIX_BACKWARD, "f64", (64, 1000), "sm_80"),

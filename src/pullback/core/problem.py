@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidProblemError, UnsupportedError
-from ..formulas.record import Formula, names_read
+from ..formulas.record import Formula, in_doubles, names_read
 from ..precision import DEFAULT, get_precision
 from . import parse
 from .declare import REQUIRED, Op, Operand, Parameter, Role, Type
@@ -101,8 +101,7 @@ class Problem:
     @property
     def formula_in_doubles(self) -> Formula:
         """The formula record where all types are computed in float64."""
-        formula = self.formula
-        return formula if self.element == "f64" else formula.in_doubles or formula
+        return in_doubles(self.formula, self.element)
 
     @property
     def constants(self) -> dict[str, float]:

@@ -16,7 +16,14 @@ import numpy as np
 
 from ..core.declare import Role, Type
 from ..core.problem import Problem
-from ..formulas.record import Monoid, RowFormula, ScanFormula, is_pointwise, reads_neighbours
+from ..formulas.record import (
+    Monoid,
+    RowFormula,
+    ScanFormula,
+    is_pointwise,
+    parameters,
+    reads_neighbours,
+)
 from . import machine
 from .codegen.single_calls import uses_singles
 from .data import constant_words, numbered
@@ -97,13 +104,21 @@ def computes_in_singles(
     """Whether float32 lanes compute some of it: of elements of at most 32 bits, not in a scan."""
     if problem.precision != "fast" or problem.element == "f64":
         return False
-    if not isinstance(problem.formula_in_doubles, RowFormula) or any(
-        kind != "bool" for _, kind in types
-    ):
+    record = problem.formula_in_doubles
+    if not isinstance(record, RowFormula):
         return False
-    formula = numbered(problem.formula_in_doubles, problem.op.data, (*full, *row))
+    by_elements = _read_by_elements(record)
+    if any(kind != "bool" and name in by_elements for name, kind in types):
+        return False
+    formula = numbered(record, problem.op.data, (*full, *row))
     assert isinstance(formula, RowFormula)
     return uses_singles(formula, full, row)
+
+
+def _read_by_elements(formula: RowFormula) -> set[str]:
+    """What a row formula reads element by element, not for a whole row."""
+    lifts = (step.monoid.lift for step in formula.passes if step.monoid)
+    return {n for f in (*lifts, formula.apply) if f for n in parameters(f)}
 
 
 def _bits(value: float) -> int:

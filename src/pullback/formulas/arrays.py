@@ -345,7 +345,11 @@ class Rows:
         for step in formula.passes:
             state: Values = {}
             if step.monoid is not None:
-                state = dict(zip(step.monoid.state, self.folded(step.monoid), strict=True))
+                found = self.folded(step.monoid)
+                if step.start is not None:
+                    front = self.call_on_rows(step.start)
+                    found = self.namespace.call(step.monoid.combine, [*front, *found])
+                state = dict(zip(step.monoid.state, found, strict=True))
             if step.close is None:
                 self.give(tuple(state), tuple(state.values()))
             else:

@@ -37,6 +37,21 @@ def smaller(a, b):
     return where((a <= b) | isnan(a), a, b)
 
 
+def times(a, b):
+    """A product in which a zero wins against inf and NaN, where IEEE 754 makes NaN."""
+    product = a * b
+    return where(isnan(product) & ((a == 0) | (b == 0)), 0.0, product)
+
+
+# Guarded products, by name: an ordinary one in their place gives the same bits or NaN.
+GUARDED = (times.__name__,)
+
+
+def linear(a1, b1, a2, b2):
+    """Two steps as one. A zero factor stops whatever came before; a zero state passes nothing."""
+    return times(a1, a2), b2 + times(a2, b1)
+
+
 def recurrence(a1, b1, a2, b2):
     """s <- b + a*s, two steps as one. A zero factor stops whatever came before, inf included."""
     return a1 * a2, b2 + where(a2 == 0, 0.0, a2 * b1)

@@ -44,12 +44,14 @@ class Pass:
     pass must be commutative.
 
     Without a monoid nothing is read and ``close`` only prepares values that are constant along
-    the axis. Without ``close`` the state itself is what the pass gives.
+    the axis. Without ``close`` the state itself is what the pass gives. ``start`` makes the state
+    in front of a row, of operands with one element for each row; without it it is the identity.
     """
 
     monoid: Monoid | None = None
     close: Callable | None = None
     gives: tuple[str, ...] = ()
+    start: Callable | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,6 +81,9 @@ class RowFormula:
         ``apply`` calls exp or log, which take the registers that unrolling would want.
     before
         What ``NAME_before`` is in front of the first position, by ``NAME``.
+    lifts_singles
+        Of a record that gives states alone: a lift may be computed in float32 as one before an
+        ``apply`` is.
     """
 
     passes: tuple[Pass, ...] = ()
@@ -90,6 +95,7 @@ class RowFormula:
     copies: bool = False
     heavy: bool = False
     before: tuple[tuple[str, float], ...] = ()
+    lifts_singles: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,8 +150,10 @@ class ScanFormula:
         A shorter way over elements where nothing happens, which a schedule may take.
     scaled
         Whose products are scaled, if any are.
-    in_doubles
-        As of a row formula.
+    guarded
+        Products are guarded (:data:`.folds.GUARDED`). Without the guards all bits are the same,
+        unless a NaN shows in an output or in the state behind the elements scanned: a schedule
+        may try that first.
     """
 
     monoid: Monoid
@@ -159,10 +167,17 @@ class ScanFormula:
     before: tuple[tuple[str, float], ...] = ()
     quiet: Quiet | None = None
     scaled: Scaled | None = None
-    in_doubles: RowFormula | None = None
+    guarded: bool = False
 
 
 Formula = RowFormula | ScanFormula
+
+
+def in_doubles(formula: Formula, element: str) -> Formula:
+    """The record for elements of a type that are computed in float64."""
+    if element == "f64" or isinstance(formula, ScanFormula):
+        return formula
+    return formula.in_doubles or formula
 
 
 def functions_of(formula: Formula) -> tuple[Callable, ...]:
@@ -170,7 +185,7 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
     found: list[Callable | None] = []
     if isinstance(formula, RowFormula):
         for step in formula.passes:
-            found += [*_monoid_functions(step.monoid), step.close]
+            found += [*_monoid_functions(step.monoid), step.close, step.start]
         found += [formula.finish, formula.apply]
     else:
         found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)

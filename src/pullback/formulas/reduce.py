@@ -22,7 +22,6 @@ from .primitives import (
     sqrt,
     where,
 )
-from .product import GAINS_BY_COUNTS
 from .record import Monoid, Pass, RowFormula, Scaled, ScanFormula
 
 
@@ -109,7 +108,7 @@ EXTREME_BACKWARD = {
 }
 
 
-# prod: the product of the others is (product before) * (product after), so no division by x and
+# prod: the product of the others is (product before) * (product after), so no division by x, and
 # any number of zeros is exact.
 
 
@@ -133,7 +132,6 @@ PROD_BACKWARD = ScanFormula(
     against=True,
     prefix=Monoid(PRODUCT.lift, PRODUCT.combine, PRODUCT.identity, ("before_m", "before_e")),
     scaled=Scaled(factor="x", gradient="dy"),
-    in_doubles=GAINS_BY_COUNTS,
 )
 
 

@@ -202,25 +202,18 @@ def cumprod_backward(exclusive: bool, resets: bool, reverse: bool, **_: bool) ->
         (1.0, 0.0, 0.0, NOWHERE),
         ("factor_m", "factor_e", "passed_m", "passed_e"),
     )
+    prefix = PRODUCT_BEFORE
     if resets:
-        return at_borders(
-            ScanFormula(
-                cut_into_runs(monoid),
-                gradient,
-                inclusive=False,
-                against=True,
-                prefix=cut_into_runs(PRODUCT_BEFORE, "border_before"),
-            ),
-            reverse,
-        )
-    return ScanFormula(
+        monoid, prefix = cut_into_runs(monoid), cut_into_runs(prefix, "border_before")
+    record = ScanFormula(
         monoid,
         gradient,
         inclusive=False,
         against=True,
-        prefix=PRODUCT_BEFORE,
-        scaled=None if exclusive else Scaled(factor="x", gradient="dy"),
+        prefix=prefix,
+        scaled=Scaled(factor="x", gradient="dy"),
     )
+    return at_borders(record, reverse)
 
 
 # cummax and cummin: dy flows to where the running extreme began (ties "first"), or was last met

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numba.extending import intrinsic
 
-from ...formulas.record import Pass, RowFormula
+from ...formulas.record import Monoid, Pass, RowFormula
 from ..words import CONSTANT_NAMES
+from .bind import per_row
 from .elementary import primitives_for
 from .fold import Fold
+from .jit import inner
 from .lanes import Lanes, traced
 from .operands import Operands
 from .single_calls import lift_call
 from .sixteen import Boxed, Spread, lift_sixteen, per_eight
-from .vectors import Names, emit_call, pack, unpack, vectors
+from .vectors import Names, emit_call, no_vectors, pack, unpack, vectors
+
+
+def state_in_front(
+    start: Callable | None, monoid: Monoid, fold: Fold, row: tuple[str, ...], plain: bool = False
+):
+    """``begun(const, row)``: the state in front of a row."""
+    identity = fold.identity
+    if start is None:
+
+        @inner
+        def nothing(const, row):
+            return identity()
+
+        return nothing
+    # A state may be read as float64, whatever the elements are.
+    primitives = primitives_for("f64", plain)
+    size, places = len(monoid.state), [monoid.state.index(name) for name in fold.state]
+    begin = per_row(start, primitives, row, (), (), size, picked=places)
+
+    @inner
+    def begun(const, row):
+        return begin(const, row, no_vectors(), no_vectors())
+
+    return begun
 
 
 class BoundPass:
@@ -35,7 +62,10 @@ class BoundPass:
     ):
         full, row = operands.full, operands.row
         primitives = primitives_for(element)
-        self.fold = Fold(step.monoid, primitives, full, row, known) if step.monoid else None
+        self.fold = None
+        if step.monoid:
+            self.fold = Fold(step.monoid, primitives, full, row, known, step.start)
+            self.begin = state_in_front(step.start, step.monoid, self.fold, row)
         self.lift_pair: Any = None
         tried = step.monoid if operands.singles else None
         call = lift_call(formula, tried, full, row, known) if tried else None

@@ -85,7 +85,8 @@ def lift_call(formula: RowFormula, monoid: Monoid, full, row, known) -> SingleCa
     It is worth it for an exp alone. Of a reduction it would be seen in the result, where a
     logarithm of the total may cancel.
     """
-    if formula.finish or not primitives_of(monoid.lift) & {"exp"}:
+    seen = formula.finish and not formula.lifts_singles
+    if seen or not primitives_of(monoid.lift) & {"exp"}:
         return None
     return single_call(monoid.lift, full, row, known)
 

@@ -93,14 +93,14 @@ def _with_pass(before, formula: RowFormula, bound: BoundPass, operands: Operands
 
     fold = bound.fold
     block_fold = make_block_fold(formula, bound, operands)
-    combine, identity, spread = fold.combine, fold.identity, fold.spread
+    combine, begin, spread = fold.combine, bound.begin, fold.spread
 
     @inlined
     def passed(line, known):
         p, const, row, _, _ = line
         known = before(line, known)
         extent = word(p, EXTENT)
-        state = identity()
+        state = begin(const, row)
         for b in range(word(p, BLOCKS)):
             start = b * BLOCK
             stop = least(start + BLOCK, extent)

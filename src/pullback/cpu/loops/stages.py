@@ -52,7 +52,7 @@ def _with_pass(joined, bound: BoundPass, before: int):
 
         return prepared
 
-    combine, identity, size = bound.fold.combine, bound.fold.identity, bound.fold.size
+    combine, begin, size = bound.fold.combine, bound.begin, bound.fold.size
     read_one = bound.fold.read_one
 
     @inner
@@ -60,7 +60,7 @@ def _with_pass(joined, bound: BoundPass, before: int):
         known = joined(p, const, row, index)
         rows, blocks = word(p, UNITS), word(p, BLOCKS)
         at = word(p, SCRATCH) + (rows * blocks * before + index * blocks * size) * 8
-        state = identity()
+        state = begin(const, row)
         for b in range(blocks):
             state = combine(state, read_one(at + b * size * 8))
         return close(const, row, known, state)

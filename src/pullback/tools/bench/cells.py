@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...core.catalog import OPS, catalog
 from ...core.declare import Op
 from ...core.elements import FLOATS
 from ...errors import UnsupportedError
 from ..case import Case, cuts
+from ..choices import chosen
 
 SegmentShape = tuple[int, int, int]
 
@@ -104,8 +106,27 @@ def cells(
     dtypes: Sequence[str] = (),
     shapes: Sequence[tuple[int, ...]] = (),
     axes: Sequence[int] = (),
+    choices: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Case]:
-    """The cases of a grid; what is given replaces that part of it."""
+    """The cases of a grid; what is given replaces that part of it.
+
+    ``choices`` are those among the records of an op, by its name; ops without are left out.
+    """
+    for case in _plain_cells(grid, ops, dtypes, shapes, axes):
+        if choices is None:
+            yield case
+        elif case.op.name in choices:
+            choice = choices[case.op.name]
+            yield chosen(case, choice) if choice else case
+
+
+def _plain_cells(
+    grid: Grid,
+    ops: Sequence[Op],
+    dtypes: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    axes: Sequence[int],
+) -> Iterator[Case]:
     for op in ops or default_ops():
         for element in dtypes or grid.dtypes:
             if element not in op.dtypes:

@@ -25,6 +25,7 @@ from .output import (
     write_json,
 )
 from .parameters import AXIS_LIST, DTYPE_LIST, OP, SHAPE_LIST, THREADS, ListOf
+from .records import RecordOptions, choices_of
 
 EPILOG = """
 \b
@@ -34,6 +35,7 @@ Examples:
   pullback bench --full --json now.json           hours; Ctrl-C, and again to continue
   pullback bench --from now.json --html now.html --plot now.png
   pullback bench --compare before.json
+  pullback bench cumprod --exclusive --resets --peers jax,torch
   pullback bench cumprod --scaling
   pullback bench --frontends
   pullback bench --device cuda --peers torch,compile,liger,flaggems
@@ -44,7 +46,7 @@ FULL_REPORT = "pullback-bench.json"
 PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "liger", "flaggems", "none"))
 
 
-@click.command("bench", epilog=EPILOG)
+@click.command("bench", cls=RecordOptions, epilog=EPILOG)
 @click.argument("ops", nargs=-1, type=OP)
 @click.option(
     "--quick", "mode", flag_value="quick", default=True, help="Some minutes (the default)."
@@ -91,11 +93,13 @@ def command(
     plot_file: Path | None,
     html_file: Path | None,
     old_file: Path | None,
+    **choices: Any,
 ) -> None:
     """Time ops beside a copy of the same bytes and beside other libraries.
 
     Every case is checked first; a wrong result gets no time. A peer's ratio is its time over that
-    of plan.run into the caller's buffer: 2x means that pullback takes half the time.
+    of plan.run into the caller's buffer: 2x means that pullback takes half the time. What chooses
+    another form of an op, such as --exclusive or --resets, is timed for those ops that have it.
     """
     given = {
         "--scaling": scaling,
@@ -109,6 +113,7 @@ def command(
         "--compare": old_file,
         "--frontends": frontends,
         "--from": from_file,
+        "a choice of an op's form": any(choices.values()),
     }
     if device != "cpu":
         _refuse(
@@ -122,7 +127,8 @@ def command(
         shown = ("--from", "--plot", "--html", "--compare")
         _refuse("--from", given | measuring, [n for n in (given | measuring) if n not in shown])
     if scaling:
-        _refuse("--scaling", given, ("--shapes", "--axes", "--peers", "--compare", "--frontends"))
+        unused = ("--shapes", "--axes", "--peers", "--compare", "--frontends")
+        _refuse("--scaling", given, (*unused, "a choice of an op's form"))
         if dtypes and len(dtypes) > 1:
             raise click.ClickException("--scaling: one of the dtypes at a time")
     elif frontends:
@@ -154,7 +160,8 @@ def command(
         _frontends(chosen, shapes, settings, json_file)
         return
     grid = b.QUICK if mode == "quick" else b.FULL
-    cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or ()))
+    picked = choices_of(chosen, choices)
+    cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or (), picked))
     if not cases:
         raise click.ClickException("nothing to run: no op fits these shapes and axes")
     if mode == "full" and json_file is None:
