@@ -333,6 +333,28 @@ FAULTS = (
         "test_jax_ffi.py::test_products_beyond_the_range_take_the_second_phase",
     ),
     Fault(
+        "triton: reading ahead where it changes the order",
+        "gpu/launch.py",
+        "if aside or self.shape.odd:",
+        "if aside:",
+        "test_triton_compile.py::test_addresses_do_not_change_the_order_of_a_sum"
+        "[cumsum-f32-shape4-0-sm_90]",
+    ),
+    Fault(
+        "torch: an op that waits is let into CUDA graphs",
+        "torch/library.py",
+        "*((_UNSAFE,) if waits and _UNSAFE else ())",
+        "*((_UNSAFE,) if not waits and _UNSAFE else ())",
+        "test_triton_cudagraph.py::test_ops_are_tagged_where_a_call_on_a_gpu_waits[segment_sum]",
+    ),
+    Fault(
+        "check on a GPU: a lost device is blamed on the next",
+        "tools/device/worker.py",
+        "if not count or child.wait() != LOST:",
+        "if not count or child.wait() == LOST:",
+        "test_triton_benchmark.py::test_a_failure_does_not_lose_the_rest",
+    ),
+    Fault(
         "triton: last chunk left out",
         "gpu/tiles.py",
         "max(1, _ceil(length, chunk))",
