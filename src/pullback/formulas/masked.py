@@ -46,7 +46,8 @@ def _masked_pass(step: Pass) -> Pass:
     monoid = step.monoid
     if monoid is not None:
         monoid = replace(monoid, lift=_masked_values(monoid.lift, monoid.identity))
-    return replace(step, monoid=monoid, close=_counting(step.close))
+    again = step.again and replace(step.again, start=renamed(step.again.start, extent=COUNT))
+    return replace(step, monoid=monoid, close=_counting(step.close), again=again)
 
 
 def _counting(function: Callable | None) -> Callable | None:

@@ -26,7 +26,8 @@ class Monoid:
 
     ``combine`` takes the state that comes first and then the one that comes later, flattened. A
     monoid that ``selects`` gives back one of the two, so that a state none of many elements
-    changes is their state too.
+    changes is their state too. Where ``counts`` holds for none of some elements, their states are
+    the identity, and a schedule may pass them over.
     """
 
     lift: Callable
@@ -34,6 +35,30 @@ class Monoid:
     identity: tuple[float, ...]
     state: tuple[str, ...]
     selects: bool = False
+    counts: Callable | None = None
+
+
+@dataclass(frozen=True)
+class Again:
+    """That a pass is taken again and again, until what it gives comes to rest.
+
+    Its functions know what it gave the time before, by the names in ``gives``. A time that gives
+    ``moving`` as they were before is a row's last. What such a row is given should it be taken
+    once more, because others beside it move, must be the same.
+
+    Attributes
+    ----------
+    start
+        What the pass is said to have given before the first time.
+    most
+        Times in which every row comes to rest; beside the formula stands why.
+    moving
+        Those of the values by which rest is told.
+    """
+
+    start: Callable
+    most: int
+    moving: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -44,12 +69,14 @@ class Pass:
     pass must be commutative.
 
     Without a monoid nothing is read and ``close`` only prepares values that are constant along
-    the axis. Without ``close`` the state itself is what the pass gives.
+    the axis. Without ``close`` the state itself is what the pass gives. One that is taken ``again``
+    has both.
     """
 
     monoid: Monoid | None = None
     close: Callable | None = None
     gives: tuple[str, ...] = ()
+    again: Again | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -160,6 +187,7 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
     if isinstance(formula, RowFormula):
         for step in formula.passes:
             found += [*_monoid_functions(step.monoid), step.close]
+            found += [step.again.start] if step.again else []
         found += [formula.finish, formula.apply]
     else:
         found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
@@ -205,5 +233,10 @@ def is_pointwise(formula: Formula) -> bool:
     )
 
 
+def repeats(formula: Formula) -> bool:
+    """Whether a pass of the formula is taken again until it comes to rest."""
+    return isinstance(formula, RowFormula) and any(step.again for step in formula.passes)
+
+
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
-    return [monoid.lift, monoid.combine] if monoid else []
+    return [monoid.lift, monoid.combine, monoid.counts] if monoid else []

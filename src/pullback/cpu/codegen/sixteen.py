@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from ...formulas.bind import primitives_of
-from ...formulas.record import Monoid, RowFormula, parameters
+from ...formulas.record import Monoid, RowFormula, parameters, repeats
 from ..words import CONSTANT_NAMES
 from .bind import element_emitter
 from .lanes import DOUBLES, I32, I64, LANES, Lanes, as_tuple, constant, doubles, scratch_builder
@@ -86,9 +86,9 @@ def lift_call(formula: RowFormula, monoid: Monoid, operands: Operands, known) ->
     """What a lift is on float32 lanes, or None.
 
     It is worth it for an exp alone. Of a reduction it would be seen in the result, where a
-    logarithm of the total may cancel.
+    logarithm of the total may cancel. Passes that are taken again look for a difference.
     """
-    if formula.finish or not primitives_of(monoid.lift) & {"exp"}:
+    if formula.finish or repeats(formula) or not primitives_of(monoid.lift) & {"exp"}:
         return None
     return single_call(monoid.lift, operands, known)
 

@@ -277,6 +277,22 @@ def concatenate(first: int, second: int):
     return joined
 
 
+def write_last(size: int, count: int):
+    """``write(address, values)``: lane 0 of the last ``count`` vectors of a tuple, side by side."""
+
+    @intrinsic
+    def write(context, address, values):
+        def codegen(ctx, builder, sig, args):
+            pointer = builder.inttoptr(args[0], DOUBLE.as_pointer())
+            for k, v in enumerate(unpack(builder, args[1])[size - count :]):
+                builder.store(builder.extract_element(v, I32(0)), builder.gep(pointer, [I64(k)]))
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, vectors(size)), codegen
+
+    return write
+
+
 def rotated(builder, items, distance):
     return [shuffle(builder, v, [(i + distance) % LANES for i in range(LANES)]) for v in items]
 

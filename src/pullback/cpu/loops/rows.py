@@ -36,7 +36,7 @@ FIRST = np.int64(0)
 
 def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
     """Fold the elements [start, stop) of one row; lane 0 of the result holds their state."""
-    fold, lift_pair = bound.fold, bound.lift_pair
+    fold, lift_pair, counts = bound.fold, bound.lift_pair, bound.counts
     lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
     join_lanes = fold.join_lanes
     fetch_full = fetch_along(operands, neighbours_of(formula, operands))
@@ -54,7 +54,8 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
             start = pairs
         for i in range(start, whole, LANES):
             full = fetch_full(p, addresses, strides, i, LANES)
-            state = combine(state, lift(counting(i, 1), const, full, row, known))
+            if counts is None or counts(counting(i, 1), const, full, row, known):
+                state = combine(state, lift(counting(i, 1), const, full, row, known))
         if whole < stop:
             full = fetch_full(p, addresses, strides, whole, stop - whole)
             more = combine(state, lift(counting(whole, 1), const, full, row, known))
@@ -94,9 +95,8 @@ def _with_pass(before, formula: RowFormula, bound: BoundPass, operands: Operands
     combine, identity, spread = fold.combine, fold.identity, fold.spread
 
     @inlined
-    def passed(line):
+    def folded(line, known):
         p, const, row, _, _ = line
-        known = before(line)
         extent = word(p, EXTENT)
         state = identity()
         for b in range(word(p, BLOCKS)):
@@ -105,7 +105,26 @@ def _with_pass(before, formula: RowFormula, bound: BoundPass, operands: Operands
             state = combine(state, block_fold(line, known, start, stop))
         return close(const, row, known, spread(state, 0))
 
-    return passed
+    if not bound.most:
+
+        @inlined
+        def passed(line):
+            return folded(line, before(line))
+
+        return passed
+
+    most, begin, rests = bound.most, bound.begin, bound.rests
+
+    @inlined
+    def repeated(line):
+        known = begin(line[1], line[2], before(line))
+        for _ in range(most):
+            earlier, known = known, folded(line, known)
+            if rests(earlier, known):
+                break
+        return known
+
+    return repeated
 
 
 def make_apply_range(formula: RowFormula, element: str, operands: Operands, known, asks: bool):

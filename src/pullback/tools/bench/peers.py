@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import numpy as np
 from ...core.pair import pair_of
 from ..case import Case
 from . import plain, steps
+from .projections import BY_SORT, of_arrays, of_torch
 
 Call = Callable[[], object]
 
@@ -90,6 +92,8 @@ def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[
     if kind in ("cumsum", "cumprod", "logcumsumexp", "softmax", "log_softmax"):
         function = getattr(torch, kind)
         return lambda x: function(x, axis)
+    if kind in BY_SORT:
+        return lambda x: BY_SORT[kind](of_torch(torch), x, axis)
     if kind == "lerp":
         return lambda a, b: torch.lerp(a, b, case.get("weight"))
     if kind == "segment_sum":
@@ -156,6 +160,18 @@ class TorchPeer:
         return call
 
 
+class EntmaxPeer(TorchPeer):
+    """The package entmax, on torch tensors."""
+
+    name, module = "entmax", "entmax"
+
+    def _forward(self, torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
+        if case.op.kind not in BY_SORT:
+            raise NotOffered(f"no {case.op.kind} of its own")
+        function = getattr(importlib.import_module("entmax"), case.op.kind)
+        return lambda x: function(x, dim=case.axes[0] if case.axes else 0)
+
+
 class CompilePeer(TorchPeer):
     """The same through ``torch.compile``."""
 
@@ -197,6 +213,8 @@ def jax_forward(jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[...,
         return lambda x: jax.nn.logsumexp(x, axis=axes, keepdims=True)
     if kind in ("softmax", "log_softmax"):
         return lambda x: getattr(jax.nn, kind)(x, axis=axis)
+    if kind in BY_SORT:
+        return lambda x: BY_SORT[kind](of_arrays(jnp), x, axis)
     if kind == "lerp":
         return lambda a, b: a + case.get("weight") * (b - a)
     if kind == "segment_sum":
@@ -247,7 +265,15 @@ class JaxScanPeer(JaxPeer):
 
 
 PEERS: Mapping[str, Any] = {
-    p.name: p for p in (TorchPeer(), CompilePeer(), JaxPeer(), JaxScanPeer(), NumpyPeer())
+    p.name: p
+    for p in (
+        TorchPeer(),
+        CompilePeer(),
+        EntmaxPeer(),
+        JaxPeer(),
+        JaxScanPeer(),
+        NumpyPeer(),
+    )
 }
 QUICK_PEERS = ("torch", "numpy")
 
