@@ -39,6 +39,7 @@ def masked(record: RowFormula, outside: float = 0.0) -> RowFormula:
         apply=record.apply and _masked_values(record.apply, (outside,)),
         narrow=record.narrow and masked(record.narrow, outside),
         copies=False,
+        counts=record.counts if outside == 0 else None,
     )
 
 

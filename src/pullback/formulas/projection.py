@@ -24,14 +24,14 @@ from __future__ import annotations
 
 from .exact import add_exactly, exact_product, exact_sum
 from .folds import PEAK
-from .primitives import INF, sqrt, where
+from .primitives import INF, isnan, sqrt, where
 from .record import Again, Monoid, Pass, RowFormula
 
 MOST_STEPS = 128
 # A step with half of its digits wrong is then good to 2**-80.
 SHORT = 2.0**-40
-# Times tau, which is negative: below tau + low, whatever low is.
-FURTHER = 1.0 + 2.0**-50
+# Times tau, which is negative: below tau + low, which differs from tau by roundings if it is below.
+FURTHER = 1.0 + 2.0**-20
 
 
 def below_peak(x, peak):
@@ -70,7 +70,7 @@ def add_support(total1, error1, count1, total2, error2, count2):
 
 
 def may_be_above_tau(x, peak, tau):
-    return x >= peak + tau * FURTHER
+    return (x >= peak + tau * FURTHER) | isnan(peak)
 
 
 def next_tau(total, error, count, tau, low):
@@ -105,6 +105,7 @@ SPARSEMAX = RowFormula(
         ),
     ),
     apply=sparsemax,
+    counts=may_be_above_tau,
 )
 
 
@@ -140,7 +141,7 @@ def add_squares(
 
 
 def half_may_be_above_tau(x, peak, tau):
-    return x >= peak + 2.0 * tau
+    return (x >= peak + 2.0 * tau * FURTHER) | isnan(peak)
 
 
 def next_half_tau(square, error, gaps, count, near, tau, top):
@@ -164,8 +165,9 @@ def next_half_tau(square, error, gaps, count, near, tau, top):
 
 
 def entmax15(x, peak, tau, low):
-    gap, error = above_half_tau(x, peak, tau)
-    above = gap + (error - low)
+    difference, error = below_peak(x, peak)
+    # Near enough to low to cancel, the first difference is exact.
+    above = (0.5 * difference - tau) + (0.5 * error - low)
     return where(above <= 0, 0.0, above * above)
 
 
@@ -186,6 +188,7 @@ ENTMAX15 = RowFormula(
         ),
     ),
     apply=entmax15,
+    counts=half_may_be_above_tau,
 )
 
 

@@ -100,6 +100,9 @@ class RowFormula:
         ``apply`` calls exp or log, which take the registers that unrolling would want.
     before
         What ``NAME_before`` is in front of the first position, by ``NAME``.
+    counts
+        Where it holds for none of some elements, ``apply`` gives each of them 0, and a schedule may
+        write that at once. A NaN must count.
     """
 
     passes: tuple[Pass, ...] = ()
@@ -109,6 +112,7 @@ class RowFormula:
     copies: bool = False
     heavy: bool = False
     before: tuple[tuple[str, float], ...] = ()
+    counts: Callable | None = None
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,7 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
         for step in formula.passes:
             found += [*_monoid_functions(step.monoid), step.close]
             found += [step.again.start] if step.again else []
-        found += [formula.finish, formula.apply]
+        found += [formula.finish, formula.apply, formula.counts]
     else:
         found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
         found += [formula.finish, formula.prefix_start, formula.start, formula.end]

@@ -107,6 +107,20 @@ def no_vectors(context):
     return kind(), codegen
 
 
+def zero_vectors(size: int):
+    """``zeros()``: a tuple of so many vectors of zeros."""
+    kind = vectors(size)
+
+    @intrinsic
+    def zeros(context):
+        def codegen(ctx, builder, sig, args):
+            return ctx.make_tuple(builder, kind, [doubles(0.0)] * size)
+
+        return kind(), codegen
+
+    return zeros
+
+
 @intrinsic
 def first_lanes(context, count):
     """1.0 in the first ``count`` lanes, 0.0 in the others."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...formulas.record import RowFormula, is_pointwise, reads_neighbours
-from ..codegen.bind import per_element, per_row
+from ..codegen.bind import any_element, per_element, per_row
 from ..codegen.block import least, word
 from ..codegen.elementary import primitives_for
 from ..codegen.jit import inlined
@@ -23,7 +23,7 @@ from ..codegen.neighbours import fetch_along, neighbours_of
 from ..codegen.operands import Operands, constants, fence
 from ..codegen.passes import BoundPass
 from ..codegen.sixteen import Spread, apply_sixteen, per_eight, single_call
-from ..codegen.vectors import counting, first_lanes, no_vectors
+from ..codegen.vectors import counting, first_lanes, no_vectors, zero_vectors
 from ..words import BLOCK as BLOCK
 from ..words import BLOCKS, EXTENT
 
@@ -159,6 +159,10 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     first, last, may_stream = operands.output_at[0], operands.output_at[-1], operands.may_stream()
     pairs = writes_pairs(formula, operands)
     fetch_pair, put_pair = operands.fetch_pair(), operands.put_pair()
+    counts, zeros = None, zero_vectors(len(operands.outputs))
+    if formula.counts:
+        primitives = primitives_for(element)
+        counts = any_element(formula.counts, primitives, operands.full, operands.row, known)
     # Elements written at a time, and between two prefetches: a cache line of them.
     group = 2 * LANES if pairs or sixteen else LANES
     step = 64 // item if asks else group
@@ -167,7 +171,9 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     def apply_whole(line, known, i, streamed):
         p, const, row, addresses, strides = line
         full = fetch_full(p, addresses, strides, i, LANES)
-        values = apply(counting(i, 1), const, full, row, known)
+        values = zeros()
+        if counts is None or counts(counting(i, 1), const, full, row, known):
+            values = apply(counting(i, 1), const, full, row, known)
         if streamed:
             stream(addresses, i, values)
         else:
@@ -177,8 +183,11 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     def apply_pair(line, known, i, streamed):
         _, const, row, addresses, _ = line
         full, next_full = fetch_pair(addresses, i)
-        values = apply(counting(i, 1), const, full, row, known)
-        next_values = apply(counting(i + LANES, 1), const, next_full, row, known)
+        values = next_values = zeros()
+        if counts is None or counts(counting(i, 1), const, full, row, known):
+            values = apply(counting(i, 1), const, full, row, known)
+        if counts is None or counts(counting(i + LANES, 1), const, next_full, row, known):
+            next_values = apply(counting(i + LANES, 1), const, next_full, row, known)
         put_pair(addresses, i, values, next_values, streamed)
 
     @inlined
