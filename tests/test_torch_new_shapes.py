@@ -261,6 +261,13 @@ MORE = [
         lambda x: recurrence_by_loop(data(TABLE, seed=7), x, None, -1, True)[0],
     ),
     Shape(
+        "discounted sum by a discount that learns, from a state",
+        "discounted_sum",
+        (TABLE, TABLE, (3,)),
+        lambda x, g, s: pt.discounted_sum(x, g, done=RESETS, initial=s),
+        lambda x, g, s: recurrence_by_loop(torch.where(RESETS, 0.0, g), x, s, -1, True)[0],
+    ),
+    Shape(
         "sum with a mask",
         "sum",
         (TABLE,),

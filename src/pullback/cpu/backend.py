@@ -63,6 +63,8 @@ class SegmentRunner:
         self._may_be_outside = problem.drops and not by_offsets
         self._wants_order = by_offsets or (problem.is_sorted and way_of(problem) == "runs")
         self._launches: dict[tuple, SegmentLaunch] = {}
+        operands = (*problem.reads, *problem.op.writes)
+        self._typed = (self._by, *(o.name for o in operands if o.type is Type.STATE))
 
     def check(self, views: dict[str, View], threads: int) -> None:
         """Raise for an id out of range or, where rows must come in order, out of order."""
@@ -107,11 +109,11 @@ class SegmentRunner:
 
     def _launch_for(self, views: dict[str, View], threads: int) -> SegmentLaunch:
         strides = {n: v.strides for n, v in views.items()}
-        ids = views[self._by].dtype
-        key = (threads, ids, *strides.items())
+        dtypes = {n: views[n].dtype for n in self._typed if n in views}
+        key = (threads, *dtypes.items(), *strides.items())
         launch = self._launches.get(key)
         if launch is None:
-            launch = SegmentLaunch(self.problem, strides, ids, threads)
+            launch = SegmentLaunch(self.problem, strides, dtypes, threads)
             if len(self._launches) >= MOST_LAUNCHES:
                 self._launches.clear()
             self._launches[key] = launch

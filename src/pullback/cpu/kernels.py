@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from ..core.declare import Op, Role
-from ..formulas.record import RowFormula, ScanFormula
+from ..formulas.record import RowFormula, ScanFormula, in_doubles
 from .compile import Kernel, compile_kernel
 from .data import numbered
 from .layout import Schedule, Walk
@@ -59,7 +59,7 @@ class KernelKey:
 
     @property
     def formula(self) -> RowFormula | ScanFormula:
-        record = self.op.record(self.selection, self.element)
+        record = in_doubles(self.op.record(self.selection, self.element), self.element)
         return numbered(record, self.op.data, (*self.full, *self.row))
 
     @property

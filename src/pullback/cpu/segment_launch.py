@@ -113,6 +113,7 @@ class SegmentKey:
     row: tuple[str, ...]
     outputs: tuple[str, ...]  # what the record gives
     written: tuple[int, ...]  # which of them are kept
+    types: tuple[tuple[str, str], ...] = ()  # of operands that do not have the element type
     packed: bool = False
 
 
@@ -128,7 +129,15 @@ def kernel_for(key: SegmentKey) -> Kernel:
         from .codegen.operands import Operands
         from .loops.segment_rows import make_pointwise_kernel, make_runs_kernel, make_tiles_kernel
 
-        operands = Operands(element, key.full, key.row, key.outputs, key.written, packed=key.packed)
+        operands = Operands(
+            element,
+            key.full,
+            key.row,
+            key.outputs,
+            key.written,
+            packed=key.packed,
+            types=dict(key.types),
+        )
         if key.way == "pointwise":
             return make_pointwise_kernel(formula, element, operands, ids)
         if key.way == "tiles":
@@ -137,6 +146,7 @@ def kernel_for(key: SegmentKey) -> Kernel:
 
     outputs = "_".join(key.outputs[w] for w in key.written)
     operands = "_of_".join(("_".join(key.full), "_".join(key.row), outputs))
+    operands += "".join(f"_{name}_{kind}" for name, kind in key.types)
     chosen = "-".join(str(value) for value in key.selection) or "any"
     order = key.order if key.way == "runs" else "any"
     way = f"segment-{key.way}{'-packed' if key.packed else ''}"
@@ -167,7 +177,11 @@ class SegmentLaunch:
     """
 
     def __init__(
-        self, problem: Problem, strides: Mapping[str, tuple[int, ...]], ids: str, threads: int
+        self,
+        problem: Problem,
+        strides: Mapping[str, tuple[int, ...]],
+        dtypes: Mapping[str, str],
+        threads: int,
     ):
         op, asked = problem.op, names_read(record_of(problem))
         full, row = (
@@ -176,6 +190,15 @@ class SegmentLaunch:
         )
         written = tuple(k for k, o in enumerate(problem.writes) if o.name in strides)
         outputs = [problem.writes[w] for w in written]
+        operands = [*full, *row, *outputs]
+        for operand in operands:
+            if operand.type not in (Type.ELEMENT, Type.STATE):
+                raise UnsupportedError(
+                    f"{op.name}: {operand.name} of type {operand.type.value}; operands of a "
+                    f"segment op have its element type, or are states"
+                )
+        by = problem.cut_by.name
+        ids = dtypes[by]
         key = SegmentKey(
             op,
             problem.selection,
@@ -187,15 +210,8 @@ class SegmentLaunch:
             tuple(o.symbol for o in row),
             tuple(o.name for o in problem.writes),
             written,
+            tuple((o.symbol, dtypes[o.name]) for o in operands if o.type is Type.STATE),
         )
-        operands = [*full, *row, *outputs]
-        for operand in operands:
-            if operand.type is not Type.ELEMENT:
-                raise UnsupportedError(
-                    f"{op.name}: {operand.name} of type {operand.type.value}; operands of a "
-                    f"segment op have its element type"
-                )
-        by = problem.cut_by.name
         template = self._words(problem, [strides[o.name] for o in operands])
         template[segment.ID_STRIDE] = strides[by][0]
         template[segment.FIRST_OUTPUT] = len(operands) - len(outputs)

@@ -371,7 +371,12 @@ class Rows:
 
     def _passed(self, step: Pass) -> list[Any]:
         """What a pass gives."""
-        state = self.folded(step.monoid) if step.monoid is not None else []
+        state: list[Any] = []
+        if step.monoid is not None:
+            state = self.folded(step.monoid)
+            if step.start is not None:
+                front = self.call_on_rows(step.start)
+                state = self.namespace.call(step.monoid.combine, [*front, *state])
         if step.close is None:
             return state
         names = step.monoid.state if step.monoid is not None else ()

@@ -69,13 +69,15 @@ class Pass:
     pass must be commutative.
 
     Without a monoid nothing is read and ``close`` only prepares values that are constant along
-    the axis. Without ``close`` the state itself is what the pass gives. One that is taken ``again``
-    has both.
+    the axis. Without ``close`` the state itself is what the pass gives. ``start`` makes the state
+    in front of a row, of operands with one element for each row; without it it is the identity.
+    One that is taken ``again`` has a monoid and ``close``.
     """
 
     monoid: Monoid | None = None
     close: Callable | None = None
     gives: tuple[str, ...] = ()
+    start: Callable | None = None
     again: Again | None = None
 
     @property
@@ -94,12 +96,21 @@ class RowFormula:
     narrow
         Stands in for elements narrower than float64: it leaves out what keeps float64 in range, and
         computed in float64 gives the same bits.
+    in_doubles
+        Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU:
+        whose range leaves room for what would leave that of a narrower type.
+    online
+        Stands in where a row is too long to be kept for the next pass: the same values by fewer
+        looks at the elements, rounded otherwise.
     copies
         ``apply`` gives back a single operand as it is, so that bits may be moved instead.
     heavy
         ``apply`` calls exp or log, which take the registers that unrolling would want.
     before
         What ``NAME_before`` is in front of the first position, by ``NAME``.
+    lifts_singles
+        Of a record that gives states alone: a lift may be computed in float32 as one before an
+        ``apply`` is.
     counts
         Where it holds for none of some elements, ``apply`` gives each of them 0, and a schedule may
         write that at once. A NaN must count.
@@ -109,9 +120,12 @@ class RowFormula:
     finish: Callable | None = None
     apply: Callable | None = None
     narrow: RowFormula | None = None
+    in_doubles: RowFormula | None = None
+    online: RowFormula | None = None
     copies: bool = False
     heavy: bool = False
     before: tuple[tuple[str, float], ...] = ()
+    lifts_singles: bool = False
     counts: Callable | None = None
 
 
@@ -167,6 +181,10 @@ class ScanFormula:
         A shorter way over elements where nothing happens, which a schedule may take.
     scaled
         Whose products are scaled, if any are.
+    guarded
+        Products are guarded (:data:`.folds.GUARDED`). Without the guards all bits are the same,
+        unless a NaN shows in an output or in the state behind the elements scanned: a schedule
+        may try that first.
     """
 
     monoid: Monoid
@@ -180,9 +198,17 @@ class ScanFormula:
     before: tuple[tuple[str, float], ...] = ()
     quiet: Quiet | None = None
     scaled: Scaled | None = None
+    guarded: bool = False
 
 
 Formula = RowFormula | ScanFormula
+
+
+def in_doubles(formula: Formula, element: str) -> Formula:
+    """The record for elements of a type that are computed in float64."""
+    if element == "f64" or isinstance(formula, ScanFormula):
+        return formula
+    return formula.in_doubles or formula
 
 
 def functions_of(formula: Formula) -> tuple[Callable, ...]:
@@ -190,7 +216,7 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
     found: list[Callable | None] = []
     if isinstance(formula, RowFormula):
         for step in formula.passes:
-            found += [*_monoid_functions(step.monoid), step.close]
+            found += [*_monoid_functions(step.monoid), step.close, step.start]
             found += [step.again.start] if step.again else []
         found += [formula.finish, formula.apply, formula.counts]
     else:
@@ -235,6 +261,11 @@ def is_pointwise(formula: Formula) -> bool:
         and not {"index", "first"} & names_read(formula)
         and not reads_neighbours(formula)
     )
+
+
+def asks_of_rows(formula: Formula) -> bool:
+    """Whether something must be known of a row that only all its elements tell."""
+    return not is_pointwise(formula) or "extent" in names_read(formula)
 
 
 def repeats(formula: Formula) -> bool:

@@ -12,7 +12,7 @@ from ..errors import (
     UnsupportedError,
     WorkspaceTooSmallError,
 )
-from ..formulas.record import is_pointwise, repeats
+from ..formulas.record import RowFormula, is_pointwise, repeats
 from ..memory.overlap import same_memory
 from ..memory.tensor_ref import TensorRef
 from ..memory.view import DTYPES, View
@@ -27,6 +27,9 @@ FAR = 2**62
 def make_runner(problem: Problem) -> TritonRunner:
     """A runner on the device that is current now."""
     device = current_device()
+    formula = problem.formula
+    if isinstance(formula, RowFormula) and any(step.start for step in formula.passes):
+        raise UnsupportedError(f"{problem.op.name}: a fold that begins from a state, on a GPU")
     if problem.is_segmented:
         return SegmentRunner(problem, device)
     return RowRunner(problem, device)

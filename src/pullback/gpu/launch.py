@@ -36,6 +36,13 @@ def work_of(formula) -> str:
     return "pointwise" if is_pointwise(formula) else "fold"
 
 
+def record_for(formula, tile: Tile, length: int):
+    """The record that a launch computes: of a row that is read again, one that reads it less."""
+    if isinstance(formula, RowFormula) and formula.online and not tile.is_whole(length):
+        return formula.online
+    return formula
+
+
 def _states(formula) -> tuple[int, int]:
     """Components of the states kept per chunk, and per block."""
     if isinstance(formula, ScanFormula):
@@ -45,6 +52,7 @@ def _states(formula) -> tuple[int, int]:
 
 
 def _workspace(formula, tile: Tile, length: int, rows: int) -> int:
+    formula = record_for(formula, tile, length)
     per_chunk, per_block = _states(formula)
     if tile.is_whole(length) or not (tile.is_split or per_block):
         return 0
@@ -110,6 +118,7 @@ class Launch:
         if repeats(formula) or (in_place and _meets_other_chunks(formula)):
             tile = replace(tile, chunk=tile.chunk * tile.chunks, chunks=1)
         self.walk, self.tile = walk, tile
+        self.formula = record_for(formula, tile, walk.length)
         self.shape = replace(
             bare,
             outer=len(walk.outer),
@@ -129,7 +138,7 @@ class Launch:
         return value // vector_of(self.shape.element) if name in self.shape.in_vectors else value
 
     def _row_steps(self) -> list[Step]:
-        formula, tile, walk = self._problem.formula, self.tile, self.walk
+        formula, tile, walk = self.formula, self.tile, self.walk
         whole = tile.is_whole(walk.length)
         if is_pointwise(formula):
             return [self._step("end", tile.chunks, False)]
@@ -140,15 +149,14 @@ class Launch:
         return [*steps, self._step("end", blocks, False, tile.block)]
 
     def _scan_steps(self) -> list[Step]:
-        formula, tile = self._problem.formula, self.tile
+        formula, tile = self.formula, self.tile
         if not tile.is_split:
             return [self._step("all", 1, tile.is_whole(self.walk.length))]
         phases = ["prefix", "fold", "end"] if formula.prefix else ["fold", "end"]
         return [self._step(phase, tile.chunks, False) for phase in phases]
 
     def _step(self, phase: str, parts: int, whole: bool, chunk: int = 0) -> Step:
-        problem, walk, tile = self._problem, self.walk, self.tile
-        formula = problem.formula
+        problem, walk, tile, formula = self._problem, self.walk, self.tile, self.formula
         tiles = -(-walk.units // tile.units)
         scan = isinstance(formula, ScanFormula)
         make = make_scan_kernel if scan else make_rows_kernel

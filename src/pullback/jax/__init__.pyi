@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, overload
 
 from jax import Array
+from jax.lax import GatherScatterMode
 from jax.typing import ArrayLike
 
 from pullback import OutOfRange, Ties
@@ -124,6 +125,7 @@ def sum(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
 ) -> Array:
     """sum: y = Σ x.
 
@@ -150,6 +152,7 @@ def max(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
 ) -> Array:
     """max: y = max x.
@@ -164,6 +167,7 @@ def min(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
 ) -> Array:
     """min: y = min x.
@@ -178,6 +182,7 @@ def prod(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
 ) -> Array:
     """prod: y = Π x.
 
@@ -284,6 +289,8 @@ def segment_sum(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -300,6 +307,8 @@ def segment_mean(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -316,6 +325,8 @@ def segment_max(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -334,6 +345,8 @@ def segment_min(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -352,6 +365,8 @@ def segment_prod(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -368,6 +383,8 @@ def segment_logsumexp(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -384,6 +401,8 @@ def segment_softmax(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -400,6 +419,8 @@ def segment_log_softmax(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",

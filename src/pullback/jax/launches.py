@@ -81,7 +81,7 @@ def _program(
     dtypes = {n: _NAMES[dtype] for n, (_, dtype) in operands.items()}
     if not problem.is_segmented:
         return Launch(problem, strides, threads, dtypes).program
-    return SegmentLaunch(problem, strides, dtypes[problem.cut_by.name], threads).program
+    return SegmentLaunch(problem, strides, dtypes, threads).program
 
 
 _registered: dict[int, Kernel] = {}

@@ -407,7 +407,7 @@ class Operands:
         itself, lowest address first as they lie in the box.
         """
         edge, count, flipped = self.edge, self.count, self.flipped
-        target = self.finished[0][0]
+        target = self.finished[0][0] if self.finished else 0
         kind = types.UniTuple(types.int64, count)
         pair = types.Tuple((kind, types.int64))
 

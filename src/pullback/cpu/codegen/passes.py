@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ...formulas.record import Again, Pass, RowFormula
+from ...formulas.record import Again, Monoid, Pass, RowFormula
 from ..words import CONSTANT_NAMES
-from .bind import any_element
+from .bind import any_element, per_row
 from .elementary import primitives_for
 from .fold import Fold
+from .jit import inner
 from .lanes import I64, LANES, Lanes, traced
 from .operands import Operands
-from .sixteen import Boxed, Spread, lift_call, lift_sixteen, per_eight
-from .vectors import Names, emit_call, pack, unpack, vectors
+from .single_calls import lift_call
+from .sixteen import Boxed, Spread, lift_sixteen, per_eight
+from .vectors import Names, emit_call, no_vectors, pack, unpack, vectors
+
+
+def state_in_front(
+    start: Callable | None, monoid: Monoid, fold: Fold, row: tuple[str, ...], plain: bool = False
+):
+    """``begun(const, row)``: the state in front of a row."""
+    identity = fold.identity
+    if start is None:
+
+        @inner
+        def nothing(const, row):
+            return identity()
+
+        return nothing
+    # A state may be read as float64, whatever the elements are.
+    primitives = primitives_for("f64", plain)
+    size, places = len(monoid.state), [monoid.state.index(name) for name in fold.state]
+    begin = per_row(start, primitives, row, (), (), size, picked=places)
+
+    @inner
+    def begun(const, row):
+        return begin(const, row, no_vectors(), no_vectors())
+
+    return begun
 
 
 class BoundPass:
     """A pass: its fold, and ``close`` that extends the tuple of known values.
 
-    One that is taken again and again has ``begin``, which extends the tuple, and a ``close`` that
+    One that is taken again and again has ``first``, which extends the tuple, and a ``close`` that
     puts new values in the place of the last. ``rests(before, after)`` says whether a time was the
     last one in all lanes; there are ``most``. Without, ``most`` is 0.
 
@@ -44,15 +70,19 @@ class BoundPass:
         primitives = primitives_for(element)
         kept, again = len(known), step.again
         self.most = again.most if again else 0
-        self.begin: Any = None
+        self.first: Any = None
         self.rests: Any = None
         if again:
-            self.begin = _beginning(again, primitives, row, known, len(step.gives))
+            self.first = _first_values(again, primitives, row, known, len(step.gives))
             known = known + step.gives
             self.rests = _resting(len(known), [known.index(n) for n in again.moving])
-        self.fold = Fold(step.monoid, primitives, full, row, known) if step.monoid else None
+        self.fold = None
+        if step.monoid:
+            self.fold = Fold(step.monoid, primitives, full, row, known, step.start)
+            self.begin = state_in_front(step.start, step.monoid, self.fold, row)
         self.lift_pair: Any = None
-        call = lift_call(formula, step.monoid, operands, known) if step.monoid else None
+        tried = step.monoid if operands.singles else None
+        call = lift_call(formula, tried, full, row, known) if tried else None
         if call and step.monoid and self.fold:
             function, carried = step.monoid.lift, self.fold.carried
             self.fold.lift = per_eight(call, function, primitives, operands, known, carried)
@@ -88,14 +118,14 @@ class BoundPass:
             self.counts = any_element(step.monoid.counts, primitives, full, row, known)
 
 
-def _beginning(again: Again, primitives, row, known, gives: int):
-    """``begin(const, row, known)``: the known values and those that a pass begins with."""
+def _first_values(again: Again, primitives, row, known, gives: int):
+    """``first(const, row, known)``: the known values and those that a pass begins with."""
     places = Names(const=CONSTANT_NAMES, row=row, known=known)
     emit = emit_call(traced(again.start, primitives), places)
     after = vectors(len(known) + gives)
 
     @intrinsic
-    def begin(context, const, row, known):
+    def first(context, const, row, known):
         def codegen(ctx, builder, sig, args):
             const_, row_, known_ = (unpack(builder, a) for a in args)
             before = [Lanes(builder, v) for v in known_]
@@ -104,7 +134,7 @@ def _beginning(again: Again, primitives, row, known, gives: int):
 
         return after(const, row, known), codegen
 
-    return begin
+    return first
 
 
 def _resting(size: int, moving: Sequence[int]):

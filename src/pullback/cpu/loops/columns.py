@@ -36,7 +36,7 @@ STREAMS = 32
 
 def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, known_size: int):
     """One pass over a tile: folds the axis into ``totals`` and appends to the known values."""
-    most, begin, rests = bound.most, bound.begin, bound.rests
+    most, first_values, rests = bound.most, bound.first, bound.rests
     read_before = tuple_intrinsics(known_size)[0]
     read_after, write_known = tuple_intrinsics(known_size + bound.gives)[:2]
     # What a pass knows that is taken again and again is what it gave before, too.
@@ -56,7 +56,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         return tile_prepare
 
     lift, combine, identity = fold.lift, fold.combine, fold.identity
-    read, write = fold.read, fold.write
+    read, write, begin = fold.read, fold.write, bound.begin
     split = Boxed(len(operands.row), known_size, PITCH).split()
     fetch = fetch_across(operands, neighbours_of(formula, operands))
     places, prefetch = operands.places, operands.prefetch()
@@ -67,10 +67,11 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     line = max(1, 64 // (LANES * operands.edge.item))
 
     @inner
-    def fold_lanes(lanes_box, c):
+    def fold_lanes(lanes_box, c, count):
+        """The first lanes as one; the others hold the identity, which changes nothing."""
         at = lanes_box + 8 * c
         for half in (4, 2, 1):
-            for lane in range(half):
+            for lane in range(least(half, count - half)):
                 a = read(at + lane * PITCH, apart)
                 b = read(at + (lane + half) * PITCH, apart)
                 write(at + lane * PITCH, apart, combine(a, b))
@@ -125,24 +126,26 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
 
     @inner
     def fold_tile(tile, width):
-        p, _, _, _, _, _, (row_box, known_box, lanes_box, total_box, _) = tile
+        p, const, _, _, _, _, (row_box, known_box, lanes_box, total_box, _) = tile
         extent = word(p, EXTENT)
         if lift_pair is not None:
             split_box = tile[6][4]
             for c in range(0, width, LANES):
                 split(row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
         for c in range(0, width, LANES):
-            write(total_box + 8 * c, PITCH, identity())
+            row = read_row(row_box + 8 * c, PITCH)
+            write(total_box + 8 * c, PITCH, begin(const, row))
         for b in range(word(p, BLOCKS)):
             start, stop = b * BLOCK, least((b + 1) * BLOCK, extent)
-            for lane in range(LANES):
+            lanes = least(LANES, stop - start)
+            for lane in range(lanes):
                 for c in range(0, width, LANES):
                     write(lanes_box + lane * PITCH + 8 * c, apart, identity())
             for first in range(start, stop, rows):
                 fold_rows(tile, width, first, least(first + rows, stop))
             for c in range(0, width, LANES):
                 total = read(total_box + 8 * c, PITCH)
-                write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c)))
+                write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c, lanes)))
 
     if not most:
 
@@ -176,7 +179,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         _, const, _, _, _, _, (row_box, known_box, _, _, _) = tile
         for c in range(0, width, LANES):
             row, known = read_row(row_box + 8 * c, PITCH), read_before(known_box + 8 * c, PITCH)
-            write_known(known_box + 8 * c, PITCH, begin(const, row, known))
+            write_known(known_box + 8 * c, PITCH, first_values(const, row, known))
         for _ in range(most):
             fold_tile(tile, width)
             if close_again(tile, width):

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from ...formulas.record import Monoid, Quiet, ScanFormula
+from ...formulas.record import Quiet, ScanFormula
 from ..codegen.bind import any_element, element_emitter, per_element, per_row
-from ..codegen.elementary import primitives_for
+from ..codegen.elementary import primitives_for, unguarded
 from ..codegen.fold import Fold, with_constants
-from ..codegen.jit import inner
 from ..codegen.neighbours import neighbours_of
 from ..codegen.operands import Operands
-from ..codegen.vectors import concatenate, no_vectors
+from ..codegen.passes import state_in_front
+from ..codegen.vectors import concatenate
 from ..codegen.watch import Watch
 from ..words import SCAN_BLOCK as SCAN_BLOCK
 
@@ -39,10 +38,25 @@ def _always(index):
     return index == index
 
 
+class Arithmetic:
+    """The fold of a scan and its ``finish``, bound to primitives."""
+
+    def __init__(self, formula: ScanFormula, primitives, operands: Operands, known, held):
+        full, row = operands.full, operands.row
+        self.fold = fold = Fold(formula.monoid, primitives, full, row, known, start=formula.start)
+        constants, after = {**held, **fold.constants}, (*known, *fold.state)
+        outputs = len(operands.outputs) - len(operands.ends)
+        self.finish = per_element(
+            formula.finish, primitives, full, row, after, outputs, constants=constants
+        )
+        self.emit_finish = element_emitter(formula.finish, primitives, full, row, after, constants)
+
+
 class ScanParts:
     """A scan formula bound to an element type.
 
-    ``plain`` binds it without scaling; the kernel then watches whether that was right.
+    ``plain`` binds it without scaling; the kernel then watches whether that was right. The
+    arithmetic is ``guarded``, if it has guards; only then is there another, ``unguarded``.
     """
 
     def __init__(self, formula: ScanFormula, element: str, operands: Operands, plain: bool):
@@ -50,24 +64,22 @@ class ScanParts:
             raise TypeError("a scan with a prefix must run against it")
         full, row = operands.full, operands.row
         primitives = primitives_for(element, plain)
-        # A state may be read and written as float64, whatever the elements are.
-        of_states = primitives_for("f64", plain)
         self.prefix = None
         if formula.prefix:
             begin = formula.prefix_start
             self.prefix = Fold(formula.prefix, primitives, full, row, start=begin)
-            self.prefix_start = _state_in_front(begin, formula.prefix, self.prefix, of_states, row)
+            self.prefix_start = state_in_front(begin, formula.prefix, self.prefix, row, plain)
         self.selects = formula.prefix is not None and formula.prefix.selects
         known = ("", *(self.prefix.state if self.prefix else ()))
-        self.fold = Fold(formula.monoid, primitives, full, row, known, start=formula.start)
-        self.start = _state_in_front(formula.start, formula.monoid, self.fold, of_states, row)
-        constants = {**(self.prefix.constants if self.prefix else {}), **self.fold.constants}
-        after = (*known, *self.fold.state)
-        outputs = len(operands.outputs) - len(operands.ends)
-        self.finish = per_element(
-            formula.finish, primitives, full, row, after, outputs, constants=constants
-        )
-        self.emit_finish = element_emitter(formula.finish, primitives, full, row, after, constants)
+        held = self.prefix.constants if self.prefix else {}
+        self.guarded = Arithmetic(formula, primitives, operands, known, held)
+        self.fold, self.finish = self.guarded.fold, self.guarded.finish
+        self.unguarded = None
+        if formula.guarded:
+            self.unguarded = Arithmetic(formula, unguarded(primitives), operands, known, held)
+            if self.unguarded.fold.state != self.fold.state:
+                raise TypeError("a guarded fold carries what an unguarded one does")
+        self.start = state_in_front(formula.start, formula.monoid, self.fold, row, plain)
         self.extended = concatenate(len(known), self.fold.size)
         self.inclusive = formula.inclusive
         self.watch = Watch(element, full, row, formula.scaled if plain else None)
@@ -75,25 +87,7 @@ class ScanParts:
         self.quiet = QuietParts(formula, primitives, self.fold, full, row, known)
         self.end = None
         if formula.end:
+            # A state may be written as float64, whatever the elements are.
+            of_states = primitives_for("f64", plain)
             state, held = self.fold.state, self.fold.constants
             self.end = per_row(formula.end, of_states, row, (), state, len(operands.ends), held)
-
-
-def _state_in_front(start: Callable | None, monoid: Monoid, fold: Fold, primitives, row):
-    """``begun(const, row)``: the state in front of a row."""
-    identity = fold.identity
-    if start is None:
-
-        @inner
-        def nothing(const, row):
-            return identity()
-
-        return nothing
-    size, places = len(monoid.state), [monoid.state.index(name) for name in fold.state]
-    begin = per_row(start, primitives, row, (), (), size, picked=places)
-
-    @inner
-    def begun(const, row):
-        return begin(const, row, no_vectors(), no_vectors())
-
-    return begun

@@ -16,7 +16,15 @@ from ..codegen.jit import inner
 from ..codegen.lanes import LANES
 from ..codegen.neighbours import fetch_along
 from ..codegen.operands import Operands, constants, fence
-from ..codegen.vectors import concatenate, counting, first_lanes, last_lanes, no_vectors, stack
+from ..codegen.vectors import (
+    concatenate,
+    counting,
+    first_lanes,
+    free_of_nan,
+    last_lanes,
+    no_vectors,
+    stack,
+)
 from ..codegen.watch import nothing_seen
 from ..words import BLOCKS, EXTENT, PARTS, SCRATCH, STRAINED, TURN, UNITS
 from .flush import flush
@@ -88,20 +96,43 @@ class RowScan:
 
         return scan_chunk
 
-    def block_scan(self, writes: bool):
-        """One block of a one-way scan; gives the block's own total."""
+    def unguarded_chunk(self, writes: bool):
+        """A whole chunk of a one-way scan, without guards: what is carried on, and whether it may.
+
+        It may not where a NaN shows, and then nothing has been written.
+        """
+        parts, operands = self.parts, self.operands
+        fold, finish, extended = parts.unguarded.fold, parts.unguarded.finish, parts.extended
+        lift, combine = fold.lift, fold.combine
+        scan_lanes = fold.lane_scan(self.flipped, parts.inclusive)
+        fetch, indices, put_outputs = self.fetch, self.indices, operands.put_outputs
+
+        @inner
+        def try_chunk(line, start, block_carry, carried):
+            p, const, row, addresses, strides = line
+            full = fetch(p, addresses, strides, start, LANES)
+            index, known = indices(p, start), no_vectors()
+            states, total = scan_lanes(lift(index, const, full, row, known))
+            before, after = combine(block_carry, carried), combine(carried, total)
+            if not writes:
+                return after, free_of_nan(before, after, known)
+            here = combine(before, states)
+            value = finish(index, const, full, row, extended(known, here))
+            fine = free_of_nan(before, after, value)
+            if fine:
+                put_outputs(p, addresses, strides, start, LANES, value)
+            return after, fine
+
+        return try_chunk
+
+    def chunks_scan(self, writes: bool):
+        """The chunks of a block, one after the other; gives the block's own total."""
         scan_chunk = self.chunk_scan(self.flipped, writes)
         combine, identity = self.parts.fold.combine, self.parts.fold.identity
-        staging_box, stage, unstage = self.staging(writes)
         prefetch = self.operands.prefetch()
 
         @inner
-        def scan_block(line, b, block_carry, ahead, next_first):
-            p, const, row, addresses, strides = line
-            first, stop = b * SCAN_BLOCK, least((b + 1) * SCAN_BLOCK, word(p, EXTENT))
-            box = staging_box()
-            addresses, place = stage(p, addresses, first, stop, box)
-            line = (p, const, row, addresses, strides)
+        def scan_chunks(line, first, stop, block_carry, ahead, next_first):
             nothing, unseen = no_vectors(), nothing_seen()
             carried = identity()
             whole = first + (stop - first) // LANES * LANES
@@ -113,6 +144,46 @@ class RowScan:
                 count = stop - whole
                 total, _ = scan_chunk(line, whole, count, nothing, block_carry, carried, unseen)
                 carried = combine(carried, total)
+            return carried
+
+        if self.parts.unguarded is None:
+            return scan_chunks
+        try_chunk = self.unguarded_chunk(writes)
+
+        @inner
+        def try_chunks(line, first, stop, block_carry, ahead, next_first):
+            nothing, unseen = no_vectors(), nothing_seen()
+            carried, start = identity(), first
+            while start < stop:
+                while start + LANES <= stop:
+                    prefetch(ahead, next_first + start - first)
+                    after, fine = try_chunk(line, start, block_carry, carried)
+                    if not fine:
+                        break
+                    carried = after
+                    start += LANES
+                if start < stop:
+                    count = least(LANES, stop - start)
+                    total, _ = scan_chunk(line, start, count, nothing, block_carry, carried, unseen)
+                    carried = combine(carried, total)
+                    start += LANES
+            return carried
+
+        return try_chunks
+
+    def block_scan(self, writes: bool):
+        """One block of a one-way scan; gives the block's own total."""
+        scan_chunks = self.chunks_scan(writes)
+        staging_box, stage, unstage = self.staging(writes)
+
+        @inner
+        def scan_block(line, b, block_carry, ahead, next_first):
+            p, const, row, addresses, strides = line
+            first, stop = b * SCAN_BLOCK, least((b + 1) * SCAN_BLOCK, word(p, EXTENT))
+            box = staging_box()
+            addresses, place = stage(p, addresses, first, stop, box)
+            line = (p, const, row, addresses, strides)
+            carried = scan_chunks(line, first, stop, block_carry, ahead, next_first)
             unstage(place, box, stop - first)
             return carried
 
@@ -123,20 +194,32 @@ class RowScan:
 
         Meanwhile the output of the block lies in a box, and the addresses say so.
         """
-        item, move = self.operands.edge.item, self.operands.staged()
-        # One box holds one output.
+        # One box holds one output. Where a factor is carried along, memory has time to spare:
+        # discounted sums took 9.1 ms with boxes and 7.8 without at 43 GB/s.
         possible = writes and self.operands.packed and len(self.operands.finished) == 1
+        if not possible or self.parts.unguarded is not None:
+
+            @inner
+            def stay(p, addresses, first, stop, box):
+                return addresses, 0
+
+            @inner
+            def leave(place, box, count):
+                pass
+
+            return stack(1), stay, leave
+        item, move = self.operands.edge.item, self.operands.staged()
 
         @inner
         def stage(p, addresses, first, stop, box):
             staged, place = move(addresses, first, stop, box)
-            if possible and is_streamed(p, place):
+            if is_streamed(p, place):
                 return staged, place
             return addresses, 0
 
         @inner
         def unstage(place, box, count):
-            if possible and place != 0:
+            if place != 0:
                 flush(place, box, count * item)
 
         return stack(SCAN_BLOCK), stage, unstage

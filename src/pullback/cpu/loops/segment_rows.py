@@ -135,7 +135,7 @@ class _Tile:
 
             return tile_prepare
 
-        lift, combine, identity = fold.lift, fold.combine, fold.identity
+        lift, combine, begin = fold.lift, fold.combine, bound.begin
         read, write = fold.read, fold.write
         read_known, read_row = tuple_intrinsics(known_size)[0], self.read_row
         fetch, row_at = self.operands.fetch_columns, self.row_at
@@ -146,7 +146,8 @@ class _Tile:
             segment, first, after = span
             row_box, known_box, state_box = boxes
             for c in range(0, width, LANES):
-                write(state_box + 8 * c, PITCH, identity())
+                row = read_row(row_box + 8 * c, PITCH)
+                write(state_box + 8 * c, PITCH, begin(const, row))
             for k in range(first, after):
                 at = places(addresses, strides, row_at(p, k), segment)
                 index = counting(k - first, 0)

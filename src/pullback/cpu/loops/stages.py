@@ -93,7 +93,7 @@ def _with_kept(joined, bound: BoundPass, known_size: int, before: int):
 
 
 def _begin(bound: BoundPass, operands: Operands, joined, known_size: int, before: int):
-    place, begin = _place_of(bound, before), bound.begin
+    place, first_values = _place_of(bound, before), bound.first
     write_tail = write_last(known_size + bound.gives, bound.gives)
     addresses_of, fetch_rows = operands.addresses, operands.fetch_rows
 
@@ -101,7 +101,7 @@ def _begin(bound: BoundPass, operands: Operands, joined, known_size: int, before
         const = constants(p)
         for index in range(word(p, UNITS)):
             row = fetch_rows(addresses_of(p, index))
-            values = begin(const, row, joined(p, const, row, index))
+            values = first_values(const, row, joined(p, const, row, index))
             write_tail(place(p, index), values)
         set_word(p, MOVING, 1)
 
@@ -139,7 +139,7 @@ def _with_pass(joined, bound: BoundPass, before: int):
 
         return prepared
 
-    combine, identity, size = bound.fold.combine, bound.fold.identity, bound.fold.size
+    combine, begin, size = bound.fold.combine, bound.begin, bound.fold.size
     read_one = bound.fold.read_one
 
     @inner
@@ -147,7 +147,7 @@ def _with_pass(joined, bound: BoundPass, before: int):
         known = joined(p, const, row, index)
         rows, blocks = word(p, UNITS), word(p, BLOCKS)
         at = word(p, SCRATCH) + (rows * blocks * before + index * blocks * size) * 8
-        state = identity()
+        state = begin(const, row)
         for b in range(blocks):
             state = combine(state, read_one(at + b * size * 8))
         return close(const, row, known, state)
