@@ -21,6 +21,8 @@ from .primitives import NOWHERE
 from .record import Formula, Monoid, Pass, RowFormula, ScanFormula, names_read, parameters
 
 Values = dict[str, Any]
+# From what a pass gave to what it gives next.
+Turn = Callable[[list[Any]], list[Any]]
 
 
 class Namespace:
@@ -81,11 +83,7 @@ class Namespace:
         return self.module.argsort(numbers, stable=True)
 
     def until_rest(
-        self,
-        step: Callable[[list[Any]], list[Any]],
-        values: list[Any],
-        moving: Sequence[int],
-        most: int,
+        self, step: Turn, values: list[Any], moving: Sequence[int], most: int
     ) -> list[Any]:
         """``values`` after as many steps as it takes until those at ``moving`` stay."""
         for _ in range(most):
@@ -218,9 +216,8 @@ class Rows:
     ):
         self.namespace, self.formula = namespace, formula
         self.like, self.shape, self.reverse = like, shape, reverse
-        # What is known at every position; and of whole rows, where that is not the same.
         self.values: Values = {}
-        self.rows: Values = {}
+        self.rows: Values = {}  # where what is known of rows has another shape
 
     def run(
         self, elements: Values, rows: Values, constants: Mapping[str, float]
@@ -384,20 +381,15 @@ class Rows:
 
     def _repeated(self, step: Pass) -> list[Any]:
         """What a pass gives that is taken again until it comes to rest."""
-        again = step.again
-        assert again is not None
-        outside, of_rows = dict(self.values), dict(self.rows)
+        assert (again := step.again) is not None
 
         def once(values: list[Any]) -> list[Any]:
-            self.values, self.rows = dict(outside), dict(of_rows)
             self.give(step.gives, values)
             return self._alike(self._passed(step))
 
         started = self._alike(self.call_on_rows(again.start))
-        moving = [step.gives.index(n) for n in again.moving]
-        found = self.namespace.until_rest(once, started, moving, again.most)
-        self.values, self.rows = outside, of_rows
-        return found
+        places = [step.gives.index(n) for n in again.moving]
+        return self.namespace.until_rest(once, started, places, again.most)
 
     def _alike(self, values: Sequence[Any]) -> list[Any]:
         """Values of rows as arrays of one shape and type."""

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..formulas.arrays import Namespace
+from ..formulas.arrays import Namespace, Turn
 
 
 class Number:
@@ -137,11 +137,7 @@ class _Arrays(Namespace):
         return array.astype(jax.dtypes.canonicalize_dtype(dtype))
 
     def until_rest(
-        self,
-        step: Callable[[list[Any]], list[Any]],
-        values: list[Any],
-        moving: Sequence[int],
-        most: int,
+        self, step: Turn, values: list[Any], moving: Sequence[int], most: int
     ) -> list[Any]:
         def goes_on(carried: Any) -> Any:
             turns, moves, _ = carried
