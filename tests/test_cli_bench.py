@@ -41,6 +41,23 @@ def test_table_and_files(tmp_path: Path) -> None:
     assert "of copy" in text
 
 
+def test_a_form_of_an_op(tmp_path: Path) -> None:
+    """An option for each parameter and operand that selects a record, for the ops that have it."""
+    report = tmp_path / "now.json"
+    wanted = ("cumsum", "softmax", "--direction", "forward", "--axes", "-1", *SMALL)
+    result = invoke(*wanted, "--exclusive", "--resets", "--json", report)
+    assert result.exit_code == 0, result.output
+    (cell,) = json.loads(report.read_text())["cells"]
+    assert (cell["op"], cell["axis"]) == ("cumsum", "-1 exclusive=True +resets")
+    assert cell["check"]["ok"]
+    refused = invoke("softmax", *SMALL, "--ties", "last", "--exclusive")
+    assert refused.exit_code == 2
+    assert "no op that is asked for has --exclusive, --ties" in refused.output
+    refused = invoke("cumsum", "--scaling", "--exclusive")
+    assert refused.exit_code == 2
+    assert "--scaling does not go with a choice of an op's form" in refused.output
+
+
 def test_eighty_columns_are_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     old = tmp_path / "old.json"

@@ -222,6 +222,13 @@ SHAPES = [
         lambda a, b, w: pt.lerp(a, b, w),
         lambda a, b, w: a + w * (b - a),
     ),
+    Shape(
+        "discounted sum by a discount that learns",
+        "discounted_sum",
+        (TABLE, TABLE, (3,)),
+        lambda x, g, s: pt.discounted_sum(x, g, done=RESETS, initial=s),
+        lambda x, g, s: recurrence_by_loop(torch.where(RESETS, 0.0, g), x, s, -1, True)[0],
+    ),
 ]
 # The other kinds and selections: results and gradients.
 MORE = [
@@ -259,13 +266,6 @@ MORE = [
         (TABLE,),
         lambda x: pt.discounted_sum(x, data(TABLE, seed=7)),
         lambda x: recurrence_by_loop(data(TABLE, seed=7), x, None, -1, True)[0],
-    ),
-    Shape(
-        "discounted sum by a discount that learns, from a state",
-        "discounted_sum",
-        (TABLE, TABLE, (3,)),
-        lambda x, g, s: pt.discounted_sum(x, g, done=RESETS, initial=s),
-        lambda x, g, s: recurrence_by_loop(torch.where(RESETS, 0.0, g), x, s, -1, True)[0],
     ),
     Shape(
         "sum with a mask",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -193,6 +194,31 @@ def test_other_schedules(name, schedule):
             check(step, kernel, "sm_80")
 
 
+@pytest.mark.parametrize(("element", "ahead"), [("f32", 2), ("bf16", 4)])
+def test_scans_read_ahead(element, ahead):
+    """While a block is scanned, those after it are on their way, in vectors of 16 bytes."""
+    made = launch_of("cumsum", element, (4096, 4096), 0)
+    ((step, kernel),) = built(made.steps, "sm_90")
+    check(step, kernel, "sm_90")
+    assert "ld.global" not in kernel.assembly
+    assert re.search(rf"cp\.async\.wait_group\s+{ahead - 1};", kernel.assembly)
+    assert set(kernel.loads) == {128}
+    # Where there are no such copies, and on AMD, nothing is read ahead.
+    for target in ("sm_75", "gfx942"):
+        ((_, plain),) = built(made.steps, target)
+        assert plain.loads == (128,)
+
+
+@pytest.mark.parametrize("element", ["f32", "bf16"])
+def test_values_of_short_rows_take_no_float64(element):
+    """With the precision "fast"; "tight" has them in float64."""
+    problem = Case.of(OPS["logsumexp"], element, (4096, 1024), axis=1).problem
+    for precision, takes in (("fast", False), ("tight", True)):
+        made = launch(replace(problem, precision=precision))
+        ((_, kernel),) = built(made.steps, "sm_89")
+        assert bool(re.search(r"(add|mul|fma|div)\S*\.f64", kernel.assembly)) == takes
+
+
 @pytest.mark.parametrize("name", [n for n, op in OPS.items() if op.ties])
 def test_other_ties(name):
     for ties in OPS[name].ties[1:]:
@@ -237,6 +263,7 @@ LAID = [
     ("sum", "f64", (4096, 4096), 0, "gfx942"),
     ("logsumexp", "f16", (64, 20_000), 1, "sm_80"),
     ("cumsum", "bf16", (64, 20_000), 1, "gfx942"),
+    ("cumsum", "f32", (4096, 4096), 0, "sm_90"),
     ("cumprod_backward", "f32", (4096, 4096), 0, "sm_90"),
     ("segment_sum", "f32", (65536, 64), 0, "sm_100"),
 ]

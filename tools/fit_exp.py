@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from typing import Any
 
 import numpy as np
 from mpmath import mp, mpf
@@ -36,7 +37,7 @@ def fit(target: np.ndarray, r: np.ndarray, powers: list[int], weight: np.ndarray
     return best
 
 
-def coefficients(degree: int, kind: type[np.floating], points: int = 2001) -> list:
+def coefficients(degree: int, kind: Any, points: int = 2001) -> list[Any]:
     edge = float(mp.log(2) / 2) * (1 + 1e-6)
     r = edge * np.cos(np.pi * (np.arange(points) + 0.5) / points)
     exact = [mp.exp(mpf(float(t))) for t in r]
@@ -44,7 +45,7 @@ def coefficients(degree: int, kind: type[np.floating], points: int = 2001) -> li
     q = np.array([float((e - 1 - t) / t**2) for e, t in pairs])
     weight = np.array([float(t**2 / e) for e, t in pairs])
     powers = list(range(degree - 1))
-    rounded: list = []
+    rounded: list[Any] = []
     left = q
     while powers:
         found = fit(left, r, powers, weight)
@@ -55,7 +56,7 @@ def coefficients(degree: int, kind: type[np.floating], points: int = 2001) -> li
     return rounded
 
 
-def largest_error(rounded: list, points: int = 20001) -> float:
+def largest_error(rounded: list[Any], points: int = 20001) -> float:
     edge = float(mp.log(2) / 2)
     worst = mpf(0)
     for t in np.linspace(-edge, edge, points):

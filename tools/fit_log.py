@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 from mpmath import mp, mpf
 
 mp.prec = 200
-Function = Callable[[mpf], mpf]
+Function = Callable[[Any], Any]
+Numbers = list[Any]
 
 
-def exchange(target: Function, weight: Function, powers: list[int], low: mpf, high: mpf) -> list:
+def exchange(target: Function, weight: Function, powers: list[int], low: Any, high: Any) -> Numbers:
     """Coefficients of these powers whose largest weighted error on an interval is least."""
     count = len(powers) + 1
     nodes = [
@@ -26,7 +28,7 @@ def exchange(target: Function, weight: Function, powers: list[int], low: mpf, hi
     ]
     grid = [low + (high - low) * (1 - mp.cos(mp.pi * k / 2000)) / 2 for k in range(2001)]
     values = [(x, target(x), weight(x)) for x in grid]
-    found: list = []
+    found: Numbers = []
     for _ in range(12):
         rows = [[x**p for p in powers] + [(-1) ** k / weight(x)] for k, x in enumerate(nodes)]
         solved = mp.lu_solve(mp.matrix(rows), mp.matrix([target(x) for x in nodes]))
@@ -39,9 +41,9 @@ def exchange(target: Function, weight: Function, powers: list[int], low: mpf, hi
     return found
 
 
-def _extremes(errors: list, count: int) -> list:
+def _extremes(errors: Numbers, count: int) -> Numbers:
     """Where the error is largest between its changes of sign; of those the largest in a row."""
-    runs: list[tuple] = []
+    runs: Numbers = []
     for error, x in errors:
         if runs and (runs[-1][0] > 0) == (error > 0):
             runs[-1] = max(runs[-1], (error, x), key=lambda pair: abs(pair[0]))
@@ -53,19 +55,21 @@ def _extremes(errors: list, count: int) -> list:
     return [x for _, x in runs]
 
 
-def rounded(target: Function, weight: Function, count: int, low: mpf, high: mpf) -> list[float]:
+def rounded(target: Function, weight: Function, count: int, low: Any, high: Any) -> list[float]:
     """Coefficients as float64, lowest power first."""
     kept: list[float] = []
     for k in range(count):
 
-        def left(x: mpf) -> mpf:
+        def left(x: Any) -> Any:
             return target(x) - sum(mpf(c) * x**p for p, c in enumerate(kept))
 
         kept.append(float(exchange(left, weight, list(range(k, count)), low, high)[0]))
     return kept
 
 
-def largest_error(kept: list[float], target: Function, weight: Function, low, high) -> mpf:
+def largest_error(
+    kept: list[float], target: Function, weight: Function, low: Any, high: Any
+) -> Any:
     points = [low + (high - low) * k / 5000 for k in range(5001)]
     return max(
         abs(weight(x) * (sum(mpf(c) * x**p for p, c in enumerate(kept)) - target(x)))
@@ -73,7 +77,7 @@ def largest_error(kept: list[float], target: Function, weight: Function, low, hi
     )
 
 
-def rest(z: mpf) -> mpf:
+def rest(z: Any) -> Any:
     """R(z)/z: what 2·atanh(s)/s is above 2, over z = s²."""
     if z < mpf(2) ** -60:
         return mpf(2) / 3 + 2 * z / 5
@@ -81,7 +85,7 @@ def rest(z: mpf) -> mpf:
     return (2 * mp.atanh(s) / s - 2) / z
 
 
-def weight(z: mpf) -> mpf:
+def weight(z: Any) -> Any:
     """What makes an error of R(z)/z one of 2·atanh(s), relative to it."""
     return z / 2
 

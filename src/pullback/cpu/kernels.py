@@ -92,14 +92,14 @@ def _make(key: KernelKey, part: Part) -> Callable:
     from .loops.columns import make_columns_kernel
     from .loops.rows import make_rows_kernel
     from .loops.scan_columns import make_scan_columns_kernel
-    from .loops.scan_rows import (
+    from .loops.scan_cut import (
         make_back_parts_kernel,
         make_back_totals_kernel,
         make_prefix_totals_kernel,
         make_scan_parts_kernel,
-        make_scan_rows_kernel,
         make_scan_totals_kernel,
     )
+    from .loops.scan_rows import make_scan_rows_kernel
     from .loops.stages import make_stage_kernel
 
     formula, element, schedule = key.formula, key.element, key.schedule

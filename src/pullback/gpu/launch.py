@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from ..formulas.record import (
     is_pointwise,
     names_read,
     parameters,
+    reads_neighbours,
     repeats,
 )
 from ..memory.view import DTYPES
@@ -23,7 +25,7 @@ from .layout import Walk, choose_walk
 from .rows import folds_of, make_rows_kernel
 from .scans import make_scan_kernel
 from .steps import Step, pointers_of
-from .tiles import Tile, ceil_to_power, choose_tile
+from .tiles import Tile, ceil_to_power, choose_stages, choose_tile
 
 # float32 counts to here.
 _COUNTS = 2**24
@@ -119,8 +121,10 @@ class Launch:
             tile = replace(tile, chunk=tile.chunk * tile.chunks, chunks=1)
         self.walk, self.tile = walk, tile
         self.formula = record_for(formula, tile, walk.length)
+        exact = all(_is_held(problem.constants[n]) for n in bare.constants)
         self.shape = replace(
             bare,
+            fast=problem.precision == "fast" and problem.element != "f64" and exact,
             outer=len(walk.outer),
             axis=len(walk.axis),
             across=walk.across,
@@ -164,6 +168,9 @@ class Launch:
         keeps = self.workspace > 0
         walks = not whole if scan else phase != "all"
         extra = (("p_ws",) if keeps else ()) + (("chunk", "chunks") if walks else ())
+        programs = tiles * self._outer * parts
+        stages = self._stages(programs) if scan and walks else 0
+        extra += ("STAGES",) if stages else ()
         kernel = make(name, formula, self.shape, extra, phase, whole)
         numbers: list[int | float] = [self._number("units", walk.units)]
         numbers += [self._number("length", walk.length), tiles]
@@ -178,8 +185,25 @@ class Launch:
         numbers += [held[n] for n in self.shape.constants]
         pointers = pointers_of(self.shape)
         pointers += (("workspace", "f64"),) if keeps else ()
-        programs = tiles * self._outer * parts
-        return Step(kernel, programs, pointers, tuple(numbers), meta, tile.warps, scan)
+        return Step(kernel, programs, pointers, tuple(numbers), meta, tile.warps, scan, stages)
+
+    def _stages(self, programs: int) -> int:
+        """Blocks under way in the loop of a scan; 0 where nothing is read ahead.
+
+        What lies one position aside, or at an odd address, is copied an element at a time, which
+        takes longer than to wait for it; and at an odd address the copies change how tiles lie.
+        """
+        formula = self.formula
+        aside = not formula.inclusive or formula.prefix or reads_neighbours(formula)
+        if aside or self.shape.odd:
+            return 0
+        read = sum(DTYPES[p.dtype].itemsize for p in self.shape.inputs if p.full)
+        return choose_stages(self.tile.units * self.tile.block * read, programs)
+
+
+def _is_held(value: float) -> bool:
+    """Whether float32 holds a parameter: to the digit, if it is a whole number."""
+    return not float(value).is_integer() or struct.unpack("f", struct.pack("f", value))[0] == value
 
 
 def _strides(walk: Walk, operands: tuple[Port, ...]) -> list[tuple[str, int]]:

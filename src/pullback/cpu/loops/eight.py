@@ -270,15 +270,14 @@ def eight_zeros(context):
 
 
 @intrinsic
-def eight_free_of_nan(context, before, after, values):
-    """Whether no lane of two states and of the outputs of eight positions is NaN."""
+def eight_free_of_nan(context, after, values):
+    """Whether no lane of a state and of the outputs of eight positions is NaN."""
 
     def codegen(ctx, builder, sig, args):
-        states = [v for a in args[:2] for v in unpack(builder, a)]
-        outputs = [v for items in unpack_eight(builder, args[2]) for v in items]
-        return emit_free_of_nan(builder, states + outputs)
+        outputs = [v for items in unpack_eight(builder, args[1]) for v in items]
+        return emit_free_of_nan(builder, unpack(builder, args[0]) + outputs)
 
-    return types.boolean(before, after, values), codegen
+    return types.boolean(after, values), codegen
 
 
 def make_known(prefix: Fold):

@@ -130,7 +130,7 @@ def _make_whole_chunk(parts: ScanParts, operands: Operands):
         states = scan_eight(lift(p, start, LANES, const, full, row, known))
         before, after = combine(block_carry, carried), combine(carried, states[LANES - 1])
         values = finish(p, start, const, full, row, known, before, states)
-        fine = eight_free_of_nan(before, after, values)
+        fine = eight_free_of_nan(after, values)
         if fine:
             put(addresses, strides, steps, start, LANES, column, lanes, values)
         return after, fine

@@ -34,10 +34,10 @@ def _options() -> list[click.Option]:
             held += [v for v in choices if v not in held]
             docs.setdefault(name, _doc(op, name))
     found = []
-    for name, choices in values.items():
+    for name, every in values.items():
         how: dict[str, Any] = {"is_flag": True}
-        if set(choices) != {False, True}:
-            how = {"type": click.Choice([str(v) for v in choices])}
+        if set(every) != {False, True}:
+            how = {"type": click.Choice([str(v) for v in every])}
         word = f"--{name.removeprefix('+').replace('_', '-')}"
         doc = f"With this operand: {docs[name]}" if name[0] == "+" else docs[name]
         found.append(click.Option([word, _called(name)], default=None, help=in_ascii(doc), **how))
