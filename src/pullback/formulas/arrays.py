@@ -381,7 +381,8 @@ class Rows:
 
     def _repeated(self, step: Pass) -> list[Any]:
         """What a pass gives that is taken again until it comes to rest."""
-        assert (again := step.again) is not None
+        again = step.again
+        assert again is not None
 
         def once(values: list[Any]) -> list[Any]:
             self.give(step.gives, values)
