@@ -144,6 +144,27 @@ FAULTS = (
         "test_pyg.py::test_segment[max]",
     ),
     Fault(
+        "projections: an element at the threshold is in the support",
+        "formulas/projection.py",
+        "    inside = (difference - tau) + (error - low) > 0",
+        "    inside = difference - tau > 0",
+        "test_projection.py::test_digits_far_below_the_others_decide",
+    ),
+    Fault(
+        "repeats: a tile of columns rests with its first vector",
+        "cpu/loops/columns.py",
+        "            at_rest = at_rest and rests(known, after)",
+        "            at_rest = rests(known, after)",
+        "test_projection.py::test_columns_that_come_to_rest_at_different_times",
+    ),
+    Fault(
+        "repeats: a row that is cut is closed once",
+        "cpu/loops/stages.py",
+        "        set_word(p, MOVING, moving)",
+        "        set_word(p, MOVING, 0)",
+        "test_projection.py::test_a_long_row_is_the_same_on_any_number_of_threads",
+    ),
+    Fault(
         "plans: a target one too large",
         "api/plan.py",
         "(values >= extent)",

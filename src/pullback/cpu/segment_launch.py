@@ -10,7 +10,7 @@ from typing import Any
 from ..core.declare import Op, Operand, Role, Type
 from ..core.problem import Problem
 from ..errors import UnsupportedError
-from ..formulas.record import RowFormula, is_pointwise, names_read
+from ..formulas.record import RowFormula, is_pointwise, names_read, repeats
 from . import machine, pool
 from . import segment_words as segment
 from .compile import Kernel, compile_kernel
@@ -28,6 +28,8 @@ def record_of(problem: Problem) -> RowFormula:
     formula = problem.formula
     if not isinstance(formula, RowFormula):
         raise UnsupportedError(f"{problem.op.name}: a segment op folds rows, it does not scan them")
+    if repeats(formula):
+        raise UnsupportedError(f"{problem.op.name}: a pass over segments cannot be taken again")
     return formula
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import numpy as np
 from ...core.pair import pair_of
 from ..case import Case
 from . import grouped, plain, steps, variants
+from .projections import BY_SORT, of_arrays, of_torch
 
 Call = Callable[[], object]
 
@@ -124,6 +126,8 @@ def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[
     if kind in ("cumsum", "cumprod", "logcumsumexp", "softmax", "log_softmax"):
         function = getattr(torch, kind)
         return lambda x: function(x, axis)
+    if kind in BY_SORT:
+        return lambda x: BY_SORT[kind](of_torch(torch), x, axis)
     if kind == "lerp":
         return lambda a, b: torch.lerp(a, b, case.get("weight"))
     raise NotOffered(f"no {kind} of its own")
@@ -202,6 +206,18 @@ class SegmentReducePeer(TorchPeer):
         return offered(case, grouped.torch_by_ranges(torch, case, given))
 
 
+class EntmaxPeer(TorchPeer):
+    """The package entmax, on torch tensors."""
+
+    name, module = "entmax", "entmax"
+
+    def _forward(self, torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
+        if case.op.kind not in BY_SORT:
+            raise NotOffered(f"no {case.op.kind} of its own")
+        function = getattr(importlib.import_module("entmax"), case.op.kind)
+        return lambda x: function(x, dim=case.axes[0] if case.axes else 0)
+
+
 class CompilePeer(TorchPeer):
     """The same through ``torch.compile``."""
 
@@ -256,6 +272,8 @@ def jax_forward(jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[...,
         return lambda x: jax.nn.logsumexp(x, axis=axes, keepdims=True)
     if kind in ("softmax", "log_softmax"):
         return lambda x: getattr(jax.nn, kind)(x, axis=axis)
+    if kind in BY_SORT:
+        return lambda x: BY_SORT[kind](of_arrays(jnp), x, axis)
     if kind == "lerp":
         return lambda a, b: a + case.get("weight") * (b - a)
     raise NotOffered(f"no {kind} of its own")
@@ -305,7 +323,15 @@ class JaxScanPeer(JaxPeer):
         return recurrence(case, given, jax.numpy, steps.jax_scan(jax))
 
 
-_ALL = (TorchPeer(), SegmentReducePeer(), CompilePeer(), JaxPeer(), JaxScanPeer(), NumpyPeer())
+_ALL = (
+    TorchPeer(),
+    SegmentReducePeer(),
+    EntmaxPeer(),
+    CompilePeer(),
+    JaxPeer(),
+    JaxScanPeer(),
+    NumpyPeer(),
+)
 PEERS: Mapping[str, Any] = {p.name: p for p in _ALL}
 QUICK_PEERS = ("torch", "numpy")
 
