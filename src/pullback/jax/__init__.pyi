@@ -10,7 +10,10 @@ from jax.typing import ArrayLike
 from pullback import OutOfRange, Ties
 
 __all__ = [
+    "amax",
+    "amin",
     "cross_entropy",
+    "cumlogsumexp",
     "cummax",
     "cummin",
     "cumprod",
@@ -503,4 +506,47 @@ def cross_entropy(
 
     Gradient: d_logits = d_loss·((1+2z·lse)·exp(x−lse) − (1−e)·[j = target] − e/n).
     Edges: ignored rows give 0 and 0; a target out of range raises.
+    """
+
+def amax(
+    x: ArrayLike,
+    axis: int | Sequence[int] | None = None,
+    *,
+    where: ArrayLike | None = None,
+    keepdims: bool = False,
+    ties: Literal["split", "all", "first", "last"] | Ties = "split",
+) -> Array:
+    """max: y = max x.
+
+    Gradient: dx = dy where x = y.
+    Edges: a NaN wins; empty: InvalidProblemError.
+    """
+
+def amin(
+    x: ArrayLike,
+    axis: int | Sequence[int] | None = None,
+    *,
+    where: ArrayLike | None = None,
+    keepdims: bool = False,
+    ties: Literal["split", "all", "first", "last"] | Ties = "split",
+) -> Array:
+    """min: y = min x.
+
+    Gradient: dx = dy where x = y.
+    Edges: a NaN wins; empty: InvalidProblemError.
+    """
+
+def cumlogsumexp(
+    x: ArrayLike,
+    axis: int = 0,
+    *,
+    resets: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
+    reverse: bool = False,
+    exclusive: bool = False,
+) -> Array:
+    """logcumsumexp: y[j] = log Σ_{i≤j} exp(x[i]).
+
+    Gradient: dx[k] = exp(x[k]−y[k])·S[k], S[k] = dy[k] + exp(y[k]−y[k+1])·S[k+1].
+    Edges: every exponent ≤ 0; a −inf prefix gives −inf.
     """
