@@ -514,6 +514,7 @@ def amax(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
 ) -> Array:
     """max: y = max x.
@@ -528,6 +529,7 @@ def amin(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
 ) -> Array:
     """min: y = min x.
