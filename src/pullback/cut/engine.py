@@ -24,7 +24,7 @@ from ..cpu.joining import join, of_states
 from ..cpu.launch import computes_in_singles, element_of
 from ..cpu.words import BLOCK, SCAN_BLOCK
 from ..errors import InvalidProblemError
-from ..formulas.record import Formula, RowFormula, ScanFormula, names_read, repeats
+from ..formulas.record import Formula, Monoid, RowFormula, ScanFormula, names_read, repeats
 from ..memory.view import output_view, view
 from . import records
 from .records import FRONT, HALO, ORIGIN, Sweep, carried
@@ -323,7 +323,7 @@ class Cut:
         self._run(op, shape, arrays)
 
     @cached_property
-    def _folds(self) -> tuple[records.Monoid, ...]:
+    def _folds(self) -> tuple[Monoid, ...]:
         return tuple(of_states(s.monoid) for s in self.sweeps)
 
     def _joined(self, sweep: int, state: Array, summary: Array) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
     if error.name != "click":
         raise
 
-    def main(*args: Any, **kwargs: Any) -> Any:  # type: ignore[no-redef]
+    def main(*args: Any, **kwargs: Any) -> Any:  # type: ignore[misc]
         """Say what is missing: only the command line needs it, so nothing else has asked."""
         print("pullback: the command line needs click: pip install click", file=sys.stderr)
         sys.exit(2)
