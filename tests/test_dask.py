@@ -150,6 +150,19 @@ def test_a_wrong_target_is_refused_when_it_is_met() -> None:
         loss.compute(**ONE_THREAD)
 
 
+def test_chunks_may_begin_at_any_byte() -> None:
+    """As those do that came from another process."""
+    x = np.random.default_rng(0).standard_normal((2, 1400)).astype(np.float32)
+
+    def moved(block: np.ndarray) -> np.ndarray:
+        held = np.empty(block.nbytes + 1, np.uint8)[1:]
+        held[:] = block.reshape(-1).view(np.uint8)
+        return held.view(block.dtype).reshape(block.shape)
+
+    lazy = da.from_array(x, chunks=(2, 512)).map_blocks(moved, dtype=x.dtype)
+    assert same_bytes(pd.cumsum(lazy, 1).compute(**ONE_THREAD), pb.cumsum(x, 1))
+
+
 def _slow(block: np.ndarray, folder: str, block_info: Any = None) -> np.ndarray:
     """A chunk that takes a while, and says that it was begun."""
     where = block_info[None]["chunk-location"]

@@ -24,7 +24,7 @@ from ..cpu.joining import join, of_states
 from ..cpu.launch import computes_in_singles, element_of
 from ..cpu.words import BLOCK, SCAN_BLOCK
 from ..errors import InvalidProblemError
-from ..formulas.record import Formula, ScanFormula, names_read
+from ..formulas.record import Formula, Monoid, RowFormula, ScanFormula, names_read, repeats
 from ..memory.view import output_view, view
 from . import records
 from .records import FRONT, HALO, ORIGIN, Sweep, carried
@@ -88,13 +88,16 @@ class Cut:
         self.problem = problem
         self.formula: Formula = problem.formula_in_doubles
         self.extent = problem.extent
-        self.sweeps = records.sweeps_of(self.formula, problem.reverse)
         is_scan = isinstance(self.formula, ScanFormula)
+        self.sweeps = records.sweeps_of(self.formula, problem.reverse)
         self.block = SCAN_BLOCK if is_scan else BLOCK
+        if repeats(self.formula):
+            # How many sweeps there are only the elements tell: the whole row is a piece.
+            self.sweeps, self.block = (), max(1, problem.extent)
         self.from_end = isinstance(self.formula, ScanFormula) and (
             problem.reverse != (self.formula.against and self.formula.prefix is None)
         )
-        self.needs_grid = bool(self.sweeps)
+        self.needs_grid = bool(self.sweeps) or repeats(self.formula)
         asked = names_read(self.formula)
         self.reads = (*problem.used(Role.ELEMENT), *problem.used(Role.ROW))
         self.neighbours = tuple(o.name for o in self.reads if f"{o.symbol}_before" in asked)
@@ -102,7 +105,7 @@ class Cut:
         self._data = {**problem.constants, FRONT: self.extent - 1.0 if problem.reverse else 0.0}
         self._element_dtype = ELEMENTS[problem.element].dtype
         self._precision = problem.precision
-        if isinstance(self.formula, records.RowFormula):
+        if isinstance(self.formula, RowFormula):
             kinds = {o.symbol: element_of(problem, o.name, None) for o in problem.reads}
             types = tuple((n, kind) for n, kind in kinds.items() if kind != problem.element)
             self._precision = (
@@ -130,11 +133,17 @@ class Cut:
 
     @cached_property
     def _finish(self) -> Op | None:
-        record = records.finish_record(self.formula)
-        if record is None:
+        writes = tuple(replace(o, asked_by="") for o in self._rows)
+        if isinstance(self.formula, RowFormula):
+            if self.formula.finish is None:
+                return None
+            record = records.finish_record(self.formula)
+            return records.part_of(self.problem, "cut-finish", record, writes)
+        if self.formula.end is None:
             return None
-        writes = tuple(replace(o, role=Role.ELEMENT, asked_by="") for o in self._rows)
-        return records.part_of(self.problem, "cut-finish", record, writes, by_element=True)
+        writes = tuple(replace(o, role=Role.ELEMENT) for o in writes)
+        record = records.end_record(self.formula)
+        return records.part_of(self.problem, "cut-end", record, writes, by_element=True)
 
     @property
     def _elements(self) -> tuple[Operand, ...]:
@@ -314,7 +323,7 @@ class Cut:
         self._run(op, shape, arrays)
 
     @cached_property
-    def _folds(self) -> tuple[records.Monoid, ...]:
+    def _folds(self) -> tuple[Monoid, ...]:
         return tuple(of_states(s.monoid) for s in self.sweeps)
 
     def _joined(self, sweep: int, state: Array, summary: Array) -> tuple[Array, Array]:
@@ -403,21 +412,22 @@ class Cut:
         if op is None:
             return {}
         batch = states[0].shape[:-1]
-        arrays: dict[str, Array] = {}
+        # A state is made in float64, whatever the elements are.
+        is_end = isinstance(self.formula, ScanFormula)
+        arrays: dict[str, Array] = {"nothing": np.zeros((*batch, 1), self._element_dtype)}
         for o in self.reads:
             if o.name in rows:
-                arrays[o.symbol] = rows[o.name][..., None]
+                row = rows[o.name].astype(np.float64) if is_end else rows[o.name]
+                arrays[o.symbol] = row[..., None]
         for k, (sweep, state) in enumerate(zip(self.sweeps, states, strict=True)):
             for j, name in enumerate(carried(k, sweep.monoid)):
                 arrays[name] = state[..., j : j + 1]
         results = {}
         for o in self._rows:
-            is_state = o.type is Type.STATE
-            made = np.empty((*batch, 1), np.float64 if is_state else self._element_dtype)
+            wide = is_end or o.type is Type.STATE
+            made = np.empty((*batch, 1), np.float64 if wide else self._element_dtype)
             results[o.name] = arrays[o.name] = made
-        # A state is made in float64, whatever the elements are.
-        element = "f64" if isinstance(self.formula, ScanFormula) else ""
-        self._run(op, (*batch, 1), arrays, element, by_row=True)
+        self._run(op, (*batch, 1), arrays, "f64" if is_end else "", by_row=True)
         return {n: a[..., 0] for n, a in results.items()}
 
     def edge(self, piece: Piece) -> dict[str, Array]:

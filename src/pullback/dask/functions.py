@@ -87,7 +87,7 @@ class Function:
         recipe = Recipe.here(op.name, element, shape, _frozen(parameters), given)
         problem = recipe.problem()
         for o in problem.reads:
-            if o.role is Role.ELEMENT:
+            if o.role is Role.ELEMENT and o.name in arrays:
                 arrays[o.name] = _stretched(arrays[o.name], shape, o)
         if op.parameter("axis") is None and is_pointwise(problem.formula):
             return self._elementwise(recipe, arrays, parameters)
@@ -106,7 +106,7 @@ class Function:
                 operands[o.name] = _without(arrays[o.name], axes, shape, o).rechunk(batch)
         rows = Rows(recipe, operands, batch, lengths, split_every)
         keeps = bool(parameters.get("keepdims")) or any(
-            o.role is Role.ROW and arrays[o.name].ndim == rank != len(kept) for o in problem.reads
+            o.role is Role.ROW and arrays[o.name].ndim == rank != len(kept) for o in cut.reads
         )
         results = {}
         for o in problem.writes:
@@ -149,7 +149,7 @@ class Function:
         self, recipe: Recipe, arrays: dict[str, da.Array], parameters: dict[str, Any]
     ) -> Any:
         problem = recipe.problem()
-        names = [o.name for o in problem.reads]
+        names = [o.name for o in problem.reads if o.name in arrays]
         chunks = arrays[self._lead].chunks
         operands = [arrays[n].rechunk(chunks) for n in names]
         graph = Graph(recipe.op, operands, recipe)
@@ -158,8 +158,8 @@ class Function:
         for key in np.ndindex(*(len(c) for c in chunks)):
             held = [(a.name, *key) for a in operands]
             frozen = list(map(list, _frozen(parameters)))
-            graph.layers[layer][(layer, *key)] = (tasks.called, recipe.op, names, held, frozen)
-            made[key] = (layer, *key)
+            made[key] = task = (layer, *key)
+            graph.layers[layer][task] = (tasks.called, recipe.op, names, held, frozen)
         results = {}
         for o in problem.writes:
             tasks_of = {k: (operator.getitem, task, o.name) for k, task in made.items()}
@@ -210,6 +210,8 @@ class Function:
         problem = recipe.problem()
         operands = {}
         for o in problem.reads:
+            if o.name not in arrays:
+                continue
             array = arrays[o.name]
             wanted = {
                 Role.ELEMENT: (rows, *lead.shape[1:]),

@@ -27,6 +27,15 @@ def _segments(recipe: Recipe) -> SegmentCut:
     return cut
 
 
+def _aligned(array: Array) -> Array:
+    """An array that kernels can read: what came over a wire may begin at any byte."""
+    return np.require(array, requirements="A")
+
+
+def _all_aligned(arrays: Sequence[Array]) -> list[Array]:
+    return [_aligned(a) for a in arrays]
+
+
 def _piece(
     names: Sequence[str],
     chunks: Sequence[Array],
@@ -34,7 +43,8 @@ def _piece(
     length: int,
     before: Arrays | None = None,
 ) -> Piece:
-    return Piece(dict(zip(names, chunks, strict=True)), start, before or {}, length)
+    held = dict(zip(names, _all_aligned(chunks), strict=True))
+    return Piece(held, start, before or {}, length)
 
 
 def edge(recipe: Recipe, names: Sequence[str], chunks: Sequence[Array]) -> Arrays:
@@ -53,7 +63,8 @@ def summary(
     states: Sequence[Array],
 ) -> Array:
     """The states of the blocks of a chunk."""
-    return _cut(recipe).summary(sweep, _piece(names, chunks, start, length, before), states)
+    piece = _piece(names, chunks, start, length, before)
+    return _cut(recipe).summary(sweep, piece, _all_aligned(states))
 
 
 def gathered(parts: Sequence[Array]) -> Array:
@@ -74,7 +85,8 @@ def joined(
     ``counts`` says how many blocks each chunk has. Of a sweep whose total alone is asked for there
     is nothing else.
     """
-    cut, held = _cut(recipe), dict(zip(names, rows, strict=True))
+    cut, held = _cut(recipe), dict(zip(names, _all_aligned(rows), strict=True))
+    blocks = _aligned(blocks)
     cut.check_rows(held)
     state = cut.begin(sweep, blocks.shape[:-2], held)
     if cut.sweeps[sweep].whole:
@@ -99,14 +111,15 @@ def applied(
     """The results of a chunk."""
     cut, piece = _cut(recipe), _piece(names, chunks, start, length, before)
     cut.check_rows({o.name: piece.operands[o.name] for o in cut.problem.positions})
-    return cut.apply(piece, states)
+    return cut.apply(piece, _all_aligned(states))
 
 
 def finished(
     recipe: Recipe, names: Sequence[str], rows: Sequence[Array], states: Sequence[Array]
 ) -> Arrays:
     """The results with one element for each row."""
-    return _cut(recipe).finish(states, dict(zip(names, rows, strict=True)))
+    held = dict(zip(names, _all_aligned(rows), strict=True))
+    return _cut(recipe).finish(_all_aligned(states), held)
 
 
 # Segments: tables of any rank are (rows, columns) here.
@@ -115,7 +128,7 @@ def finished(
 def _tables(recipe: Recipe, names: Sequence[str], chunks: Sequence[Array]) -> list[Array]:
     op = recipe.problem().op
     flat = []
-    for name, chunk in zip(names, chunks, strict=True):
+    for name, chunk in zip(names, _all_aligned(chunks), strict=True):
         is_table = op.operand(name).role in (Role.ELEMENT, Role.ROW)
         flat.append(chunk.reshape(len(chunk), -1) if is_table else chunk)
     return flat
@@ -142,7 +155,8 @@ def folded(
     cut = _segments(recipe)
     before = {} if last is None else {cut.problem.cut_by.name: last}
     piece = _piece(names, _tables(recipe, names, chunks), start, length, before)
-    return cut.fold(sweep, piece, states, carry, front)
+    front = None if front is None else _aligned(front)
+    return cut.fold(sweep, piece, _all_aligned(states), _aligned(carry), front)
 
 
 def last_id(ids: Array) -> Array:
@@ -162,7 +176,8 @@ def applied_to_rows(
 ) -> Arrays:
     """The results of a chunk of rows."""
     piece = _piece(names, _tables(recipe, names, chunks), start, length)
-    found = _segments(recipe).apply(piece, states, front)
+    front = None if front is None else _aligned(front)
+    found = _segments(recipe).apply(piece, _all_aligned(states), front)
     return {n: a.reshape(length, *rest) for n, a in found.items()}
 
 
@@ -175,7 +190,7 @@ def finished_segments(
 ) -> Arrays:
     """The results with a row for each segment."""
     held = dict(zip(names, _tables(recipe, names, rows), strict=True))
-    found = _segments(recipe).finish(states, held)
+    found = _segments(recipe).finish(_all_aligned(states), held)
     return {n: a.reshape(len(a), *rest) for n, a in found.items()}
 
 
@@ -184,7 +199,8 @@ def called(op: str, names: Sequence[str], chunks: Sequence[Array], parameters: A
     from ..api.functions import FUNCTIONS
     from ..core.catalog import OPS
 
-    result = FUNCTIONS[op](**dict(zip(names, chunks, strict=True)), **dict(parameters))
+    held = dict(zip(names, _all_aligned(chunks), strict=True))
+    result = FUNCTIONS[op](**held, **dict(parameters))
     several = result if isinstance(result, tuple) else (result,)
     outputs = OPS[op].outputs
     return dict(zip(outputs, several, strict=False))

@@ -19,6 +19,7 @@ __all__ = [
     "cumprod",
     "cumsum",
     "discounted_sum",
+    "entmax15",
     "gae",
     "lerp",
     "linear_recurrence",
@@ -39,6 +40,7 @@ __all__ = [
     "segment_softmax",
     "segment_sum",
     "softmax",
+    "sparsemax",
     "std",
     "sum",
     "var",
@@ -261,6 +263,20 @@ def log_softmax(
     """log_softmax: y = x − log Σ exp(x).
 
     Gradient: dx = dy − exp(y)·Σ dy.
+    """
+
+def sparsemax(x: ArrayLike, axis: int | Sequence[int] = -1) -> Array:
+    """sparsemax: y = max(x − tau, 0), tau such that Σ y = 1.
+
+    Gradient: dx = dy − mean of dy where y > 0.
+    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
+    """
+
+def entmax15(x: ArrayLike, axis: int | Sequence[int] = -1) -> Array:
+    """entmax15: y = max(x/2 − tau, 0)², tau such that Σ y = 1.
+
+    Gradient: dx = √y·(dy − Σ √y·dy / Σ √y).
+    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
     """
 
 def lerp(a: ArrayLike, b: ArrayLike, weight: float | ArrayLike) -> Array:

@@ -425,7 +425,8 @@ class Operation:
         for k, p in zip(path.differentiable, pushed, strict=True):
             # An infinite extreme is the element itself; any other has the kernel's own value.
             moved = results[k] + (p - p.detach())
-            found[k] = torch.where(torch.isfinite(p), moved, p)
+            kept = torch.where(torch.isfinite(results[k]), results[k], p)
+            found[k] = torch.where(torch.isfinite(p), moved, kept)
         return unpacked(found)
 
     def reference_backward(self, *arguments: Any) -> Any:

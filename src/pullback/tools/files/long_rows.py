@@ -96,8 +96,9 @@ class LongRows:
         self._row_elements = case.problem.numel // max(1, case.extent)
         each = sum(case.dtype_of(n).itemsize for n in names) * self._row_elements
         self._each = max(1, each)
-        # Of several axes a part is copied once more, to lie as one; a scan has its states beside.
-        share = 3 if len(self._lengths) > 1 else 2
+        # Results lie in their own memory and in a buffer. A part of several axes is copied twice,
+        # so that it lies as one; so is one whose neighbour is read.
+        share = 4 if len(self._lengths) > 1 or self._cut.neighbours else 2
         positions = room // (share * self._each) // self._cut.block * self._cut.block
         self._length = max(self._cut.block, positions)
         self._sweeps = len(self._cut.sweeps) + bool(writes)
@@ -178,9 +179,9 @@ class LongRows:
         at = stop if self._case.problem.reverse else start - 1
         if self._cut.neighbours and 0 <= at < self._cut.extent:
             for name in self._cut.neighbours:
-                own = held[name].copy() if len(self._lengths) == 1 else held[name]
+                # What is loaded is good until another part of it is.
+                held[name] = held[name].copy()
                 before[name] = self._positions(name, at, at + 1)[..., 0].copy()
-                held[name] = own
         return Piece(held, start, before, stop - start)
 
     def _positions(self, name: str, start: int, stop: int) -> np.ndarray:
@@ -194,7 +195,8 @@ class LongRows:
                 slice(None) if n == 1 else part
                 for n, part in zip(array.shape, self._index(box)[:-1], strict=True)
             )
-            loaded = self._operands.load(name, array[(*index, ...)])
+            everywhere: tuple[Any, ...] = (*index, ...)
+            loaded = self._operands.load(name, array[everywhere])
             lengths = dict(zip(case.axes, (s.stop - s.start for s in box), strict=True))
             shape = [lengths.get(d, n) for d, n in enumerate(case.shape)]
             rows = to_rows(case.problem, name, np.broadcast_to(loaded, shape))
