@@ -65,7 +65,7 @@ def test_short_tables_are_those_of_the_long_ones():
     for path, text in speed_short.made().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run tools/speed_short.py"
     shown = {name for name, _ in speed_short.fastest(speed_short.PAGE.read_text(encoding="utf-8"))}
-    assert shown >= {op.kind for op in catalog() if op.family == "softmax"}
+    assert {"cumsum", "prod", "softmax", "lerp"} <= shown
     assert ElementTree.parse(speed_short.PICTURE).getroot().tag.endswith("svg")
 
 
