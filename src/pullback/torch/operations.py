@@ -394,8 +394,10 @@ class Operation:
         return self.op_backward(*arguments)
 
     def reference_of(self, params: Parameters, *tensors: Tensor) -> Any:
-        """:meth:`reference`, with the arguments of a launch."""
-        return self.reference(*tensors, *params)
+        """What a launch gives for tensors it does not take: of nothing there is no derivative."""
+        if self._is_served(self.forward, params):
+            return self.reference(*tensors, *params)
+        return self.forward.evaluated(params, *tensors)
 
     def reference(self, *arguments: Any) -> Any:
         """The forward in torch's own ops: right under every transform."""
