@@ -145,7 +145,7 @@ def test_a_wrong_result_is_not_timed(name, monkeypatch):
 
 
 # What torch has no op for, or one of other outputs.
-ALONE = {"linear_recurrence", "discounted_sum", "gae", "cross_entropy"}
+ALONE = {"linear_recurrence", "discounted_sum", "gae"}
 
 
 @pytest.mark.parametrize("op", pb.catalog(), ids=lambda op: op.name)
@@ -158,7 +158,9 @@ def test_torch_does_the_same_job(op):
         assert op.kind in ALONE or cuts(op)
         return
     found = found if isinstance(found, (list, tuple)) else [found]
-    assert [tuple(t.shape) for t in found] == [case.shape_of(n) for n in case.outputs]
+    # torch's loss comes without the log-sum-exp of its rows.
+    outputs = case.outputs[:1] if op.name == "cross_entropy" else case.outputs
+    assert [tuple(t.shape) for t in found] == [case.shape_of(n) for n in outputs]
 
 
 def test_other_libraries(monkeypatch):

@@ -120,7 +120,10 @@ def check_step(problem: Problem, id_stride: int, wants_order: bool, ids: str = "
 
 def _tiles(problem: Problem) -> RunTiles:
     item = DTYPES[problem.element].itemsize
-    return choose_run_tiles(item, problem.num_inputs, problem.embedding_dim, problem.num_segments)
+    passes = [step.monoid for step in problem.formula.passes if step.monoid]
+    states = max((len(monoid.state) for monoid in passes), default=1)
+    sizes = (problem.num_inputs, problem.embedding_dim, problem.num_segments)
+    return choose_run_tiles(item, *sizes, states)
 
 
 def _states(problem: Problem) -> int:
