@@ -11,8 +11,8 @@ second over the longer of the two. Latencies, barriers, bank conflicts and the s
 left out: a kernel may well be slower than this.
 
 A fold of segments loops over rows that only the ids tell; of those ops the bytes alone are counted,
-those of the sort included. How often a pass is taken that repeats until it rests only the data tell;
-ops with one have no estimate.
+those of the sort included. How often a pass is taken that repeats until it rests, only the data
+tell; ops with one have no estimate.
 
 A second table has the latencies. What all programs that fit on the GPU at once have asked for,
 before any of it arrives, divided by the time that takes, is a bandwidth that no schedule exceeds.
