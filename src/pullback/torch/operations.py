@@ -125,6 +125,9 @@ class Kind:
 
     def operation(self, given: Names, asked: Names) -> Operation:
         """The operation with those operands that may be left out, and flags that are True."""
+        if is_compiling():
+            held: Operation = getattr(self, attribute_of(self.kind, self.edition, given, asked))
+            return held
         found = self.operations.get((given, asked))
         return found or make_operation(self.kind, self.edition, given, asked)
 
@@ -147,7 +150,6 @@ def kind_of(kind: str) -> Kind:
         return editions[-1]
 
 
-@torch.compiler.assume_constant_result
 def make_operation(kind: str, edition: int, given: Names, asked: Names) -> Operation:
     """An operation of a kind, made when it is first asked for."""
     with _lock:
@@ -155,6 +157,18 @@ def make_operation(kind: str, edition: int, given: Names, asked: Names) -> Opera
         if (given, asked) not in of.operations:
             of.operations[given, asked] = Operation(of, given, asked)
         return of.operations[given, asked]
+
+
+@torch.compiler.assume_constant_result
+def attribute_of(kind: str, edition: int, given: Names, asked: Names) -> str:
+    """The attribute of a kind that holds an operation.
+
+    torch.compile looks at attributes when they are asked for. A dict it has looked at before does
+    not show it what was added since, and of a result it cannot say where it came from.
+    """
+    name = "_".join(("operation", *given, "and", *asked))
+    setattr(_editions[kind][edition], name, make_operation(kind, edition, given, asked))
+    return name
 
 
 def operation(kind: str) -> Operation:
