@@ -16,9 +16,10 @@ import numpy as np
 from ..core.declare import Operand, Type
 from ..core.problem import Problem
 from ..memory.view import DTYPES, address_of
+from .packed_segments import PackedSegments, are_tables
 
 
-def _never(operands: dict[str, Any]) -> bool:
+def _never(operands: dict[str, Any], workspace: Any = None) -> bool:
     """The call of a plan that has no short way."""
     return False
 
@@ -27,7 +28,7 @@ class PackedCall:
     """A plan's launch for packed operands.
 
     ``run(operands)`` runs it if the operands are as expected; if not, it is False and nothing has
-    been done.
+    been done. Of a segment op it is ``run(operands, workspace)``, too.
     """
 
     __slots__ = ("run", "threads")
@@ -36,8 +37,12 @@ class PackedCall:
         self, problem: Problem, runner: Any, threads: int, on_gpu: bool, outputs: Sequence[str]
     ):
         self.threads = threads
-        self.run: Callable[[dict[str, Any]], bool] = _never
-        if on_gpu or problem.is_segmented or 0 in problem.shape:
+        self.run: Callable[..., bool] = _never
+        if on_gpu or 0 in problem.shape:
+            return
+        if problem.is_segmented:
+            if are_tables(problem) and len(outputs) == len(problem.writes):
+                self.run = PackedSegments(problem, runner, threads).run
             return
         operands = [*problem.reads, *(o for o in problem.writes if o.name in outputs)]
         if any(o.type is Type.INDEX for o in operands):

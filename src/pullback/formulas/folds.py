@@ -29,6 +29,10 @@ def add(a, b):
     return a + b
 
 
+def multiply(a, b):
+    return a * b
+
+
 def larger(a, b):
     return where((a >= b) | isnan(a), a, b)
 
@@ -125,3 +129,5 @@ PEAK = Monoid(value, larger, (-INF,), ("peak",), selects=True)
 TROUGH = Monoid(value, smaller, (INF,), ("peak",), selects=True)
 PRODUCT = Monoid(scaled, scaled_product, (1.0, 0.0), ("product_m", "product_e"))
 HELD_PRODUCT = Monoid(factor, held_product, (1.0, 0.0), ("product_m", "product_e"))
+# The same without a scale, for libraries that differentiate it.
+FACTORS = Monoid(value, multiply, (1.0,), ("product",))

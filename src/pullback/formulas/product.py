@@ -7,9 +7,9 @@ cannot go wrong; what the others are is known by their counts.
 
 from __future__ import annotations
 
-from .folds import held_product, scaled_product
+from .folds import held_product, multiply, scaled_product, value
 from .primitives import INF, NAN, absolute, exponent, isnan, ldexp, mantissa, where
-from .record import Monoid, Pass, RowFormula
+from .record import Monoid, Pass, RowFormula, ScanFormula
 
 
 def is_ordinary(x):
@@ -102,6 +102,21 @@ GAINS_BY_COUNTS = RowFormula(
     apply=gain_without,
 )
 
+# The same by products before and after, which are products of the factors at zeros too.
+
+
+def others(dy, before, after):
+    return dy * (before * after)
+
+
+BEFORE_AND_AFTER = ScanFormula(
+    Monoid(value, multiply, (1.0,), ("after",)),
+    others,
+    inclusive=False,
+    against=True,
+    prefix=Monoid(value, multiply, (1.0,), ("before",)),
+)
+
 PRODUCT_BY_COUNTS = RowFormula(
     (
         Pass(
@@ -115,4 +130,5 @@ PRODUCT_BY_COUNTS = RowFormula(
     ),
     apply=product_of_others,
     in_doubles=GAINS_BY_COUNTS,
+    differentiable=BEFORE_AND_AFTER,
 )
