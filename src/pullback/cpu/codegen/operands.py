@@ -7,7 +7,7 @@ Which of the two a kernel is built for is a compile key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 
 from llvmlite import ir
@@ -470,16 +470,16 @@ class Operands:
 
         return packed
 
-    def ask_columns(self, places, to_write: bool, lines: int = 1, per_line: int = 1):
-        """``ask(addresses, strides, column)``: for cache lines of some operands."""
+    def ask_columns(self, places, to_write: bool, columns: Sequence[int] = (0,)):
+        """``ask(addresses, strides, column)``: for the lines of some columns from there on."""
 
         @intrinsic
         def ask(context, addresses, strides, column):
             def codegen(ctx, builder, sig, args):
                 bases, steps = (unpack(builder, a) for a in args[:2])
                 for o in places:
-                    for line in range(lines):
-                        at = builder.add(args[2], I64(line * per_line))
+                    for k in columns:
+                        at = builder.add(args[2], I64(k))
                         place = builder.add(bases[o], builder.mul(at, steps[o]))
                         emit_prefetch(builder, place, to_write)
                 return ctx.get_dummy_value()

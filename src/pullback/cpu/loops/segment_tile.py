@@ -219,7 +219,9 @@ class Tile:
         asked = operands.output_at if to_write else operands.full_at
         per_line = LINE // ITEMSIZE[self.element]
         ask = operands.ask_columns(asked, to_write)
-        ask_block = operands.ask_columns(asked, to_write, BLOCK // per_line, per_line)
+        # Rows need not begin where a line does: the last column may lie in one more.
+        columns = (*range(0, BLOCK, per_line), BLOCK - 1)
+        ask_block = operands.ask_columns(asked, to_write, columns)
 
         @inlined
         def ask_rows(p, memory, span, k, left, c, width):
