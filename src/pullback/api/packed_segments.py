@@ -35,7 +35,7 @@ class PackedSegments:
         self._shapes = [problem.shape_of(n) for n in self._names]
         self._dtype = DTYPES[problem.element]
         item = self._dtype.itemsize
-        self._strides = [(shape[-1] * item, item) for shape in self._shapes]
+        self._strides: list[tuple[int, ...]] = [(s[-1] * item, item) for s in self._shapes]
         self._cut = self._names.index(problem.cut_by.name)
         self._programs: dict[str, Any] = {}
         self._needed: int = runner.workspace_size
@@ -101,4 +101,4 @@ class PackedSegments:
 
 
 def _touch(at: int, array: Any, other_at: int, other: Any) -> bool:
-    return at < other_at + other.nbytes and other_at < at + array.nbytes
+    return bool(at < other_at + other.nbytes and other_at < at + array.nbytes)
