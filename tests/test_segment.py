@@ -222,6 +222,13 @@ def test_the_second_call_is_as_careful_as_the_first():
         assert same_bytes(out, expected)
     wrong = ids.copy()
     wrong[9] = 5
+    dropped = [
+        pb.segment_sum(x, kind(wrong), 5, out_of_range="drop")
+        for kind in (np.int64, np.int64, np.int32)
+    ]
+    assert same_bytes(dropped[0], pb.segment_sum(np.delete(x, 9, 0), np.delete(ids, 9), 5))
+    assert same_bytes(dropped[0], dropped[1])
+    assert same_bytes(dropped[0], dropped[2])
     out[:] = 7
     with pytest.raises(pb.InvalidProblemError, match=r"^segment_ids: .* got 5 at row 9"):
         pb.segment_sum(x, wrong, 5, out=out)
