@@ -52,9 +52,9 @@ _import_without_blas()
 def _machine() -> Any:
     """What makes an object file of LLVM code.
 
-    Numba's expects constants at any distance from the code: an address of ten bytes for each, which
-    a loop with an exp takes from memory again and again. Where a loader keeps both together, they
-    are found relative to the code (softmax in L2 took a fifth less).
+    Numba's expects constants at any distance from the code: a loop with an exp loads an address of
+    ten bytes for each of them, time and again. Where a loader keeps both together, they are found
+    relative to the code (44 instructions for sixteen elements of a softmax's sum instead of 52).
     """
     codegen = cpu_target.target_context.codegen()
     if not keeps_together():

@@ -2,8 +2,8 @@
 
 A lane's bits depend on its own values alone, so eight and sixteen give the same. Doubtful lanes
 (:mod:`.singles`) are computed again in float64: of eight, by a function that is called. Sixteen
-only say that there are some, and loops leave those to eight: with a call in it, a loop would have
-its numbers in memory (softmax of rows of 1024 took a third more).
+only say that there are some, and loops leave those to eight: a call inside of a loop would leave
+no number in a register, the sum included.
 """
 
 from __future__ import annotations
