@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -133,10 +134,9 @@ class Fold:
         )
         self._emit_whole_lift = element_emitter(monoid.lift, primitives, full, row, known)
         self.combine, self.identity = combined(states.combine, states), identity_of(states)
-        # With a few elements before the next is combined.
-        self.brief, self.briefly = None, monoid.briefly if states.brief else 0
-        if states.brief:
-            self.brief = combined(states.combine_briefly, states)
+        # With a few elements before the next is combined; None without.
+        self.brief: Any = combined(states.combine_briefly, states) if states.brief else None
+        self.briefly = monoid.briefly if states.brief else 0
         self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
         self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
