@@ -88,6 +88,23 @@ def factor(x):
     return x, 0.0
 
 
+def far_held_product(m1, e1, m2, e2):
+    """The same for products that are let go by :func:`plain_product` for up to three factors.
+
+    A factor lies within 2**149 of 1, four of them and 2**300 within 2**896.
+    """
+    product = m1 * m2
+    size = absolute(product)
+    small, large = size < 2.0**-300, size > 2.0**300
+    scale = where(small, 2.0**600, where(large, 2.0**-600, 1.0))
+    return product * scale, e1 + e2 + where(small, -600.0, where(large, 600.0, 0.0))
+
+
+def plain_product(m1, e1, m2, e2):
+    """The product with a factor, whose exponent is 0."""
+    return m1 * m2, e1
+
+
 def scaled_sum(m1, e1, m2, e2):
     """The sum of two scaled numbers, normalised."""
     top = maximum(e1, e2)
@@ -124,4 +141,11 @@ TOTAL = Monoid(value, add, (0.0,), ("total",))
 PEAK = Monoid(value, larger, (-INF,), ("peak",), selects=True)
 TROUGH = Monoid(value, smaller, (INF,), ("peak",), selects=True)
 PRODUCT = Monoid(scaled, scaled_product, (1.0, 0.0), ("product_m", "product_e"))
-HELD_PRODUCT = Monoid(factor, held_product, (1.0, 0.0), ("product_m", "product_e"))
+HELD_PRODUCT = Monoid(
+    factor,
+    far_held_product,
+    (1.0, 0.0),
+    ("product_m", "product_e"),
+    brief=plain_product,
+    briefly=3,
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -76,6 +77,7 @@ class States:
         identity = [zero_exponent if v == NOWHERE else v for v in monoid.identity]
         self._constants = constant_components(monoid, identity, primitives, start)
         self._combine = traced(monoid.combine, primitives)
+        self.brief = monoid.brief and traced(monoid.brief, primitives)
         self._components = range(len(monoid.state))
         self.carried = [k for k in self._components if k not in self._constants]
         self.names = tuple(monoid.state[k] for k in self.carried)
@@ -85,9 +87,13 @@ class States:
 
     def combine(self, builder, earlier, later) -> list:
         """Two states as one."""
-        found = as_tuple(
-            self._combine(*self._whole(builder, earlier), *self._whole(builder, later))
-        )
+        return self._joined(self._combine, builder, earlier, later)
+
+    def combine_briefly(self, builder, earlier, later) -> list:
+        return self._joined(self.brief, builder, earlier, later)
+
+    def _joined(self, function, builder, earlier, later) -> list:
+        found = as_tuple(function(*self._whole(builder, earlier), *self._whole(builder, later)))
         return [found[k].v for k in self.carried]
 
     def _whole(self, builder, values) -> list:
@@ -127,7 +133,10 @@ class Fold:
             monoid.lift, primitives, full, row, known, len(monoid.state), states.carried
         )
         self._emit_whole_lift = element_emitter(monoid.lift, primitives, full, row, known)
-        self.combine, self.identity = combined(states), identity_of(states)
+        self.combine, self.identity = combined(states.combine, states), identity_of(states)
+        # With a few elements before the next is combined; None without.
+        self.brief: Any = combined(states.combine_briefly, states) if states.brief else None
+        self.briefly = monoid.briefly if states.brief else 0
         self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
         self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
@@ -155,14 +164,14 @@ class Fold:
         return list(self._states.identity)
 
 
-def combined(states: States):
+def combined(join: Callable, states: States):
     """``combine(a, b)``: the state a, then the state b."""
     kind = states.kind
 
     @intrinsic
     def combine(context, a, b):
         def codegen(ctx, builder, sig, args):
-            items = states.combine(builder, *(unpack(builder, v) for v in args))
+            items = join(builder, *(unpack(builder, v) for v in args))
             return ctx.make_tuple(builder, kind, items)
 
         return kind(kind, kind), codegen

@@ -313,6 +313,20 @@ def concatenate(first: int, second: int):
     return joined
 
 
+def leading_vectors(count: int):
+    """``leading(values)``: the first vectors of a tuple."""
+    kind = vectors(count)
+
+    @intrinsic
+    def leading(context, values):
+        def codegen(ctx, builder, sig, args):
+            return ctx.make_tuple(builder, kind, unpack(builder, args[0])[:count])
+
+        return kind(values), codegen
+
+    return leading
+
+
 def write_last(size: int, count: int):
     """``write(address, values)``: lane 0 of the last ``count`` vectors of a tuple, side by side."""
 
