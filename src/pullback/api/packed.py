@@ -47,8 +47,7 @@ class PackedCall:
         strides = {n: _c_strides(shapes[n], dtype.itemsize) for n, dtype in dtypes.items()}
         states = tuple((o.name, "f64") for o in operands if o.type is Type.STATE)
         program = runner.launch_for(strides, threads, states).program
-        if not program.workspace:
-            self.run = _written_out(problem, program, shapes, strides, dtypes)
+        self.run = _written_out(problem, program, shapes, strides, dtypes)
 
 
 def _dtype(problem: Problem, operand: Operand) -> np.dtype:
@@ -87,7 +86,7 @@ def _written_out(problem: Problem, program: Any, shapes: Any, strides: Any, dtyp
                 f"{sizes[other]}: return False"
             )
     addresses = ", ".join(f"at_{n}" for n in names)
-    if program.is_serial:
+    if program.is_serial and not program.workspace:
         lines.append(f"if run_program({program.address}, {addresses}): run_again({addresses})")
     else:
         lines.append(f"run(({addresses}), operands)")

@@ -98,11 +98,12 @@ class States:
             for k in self._components
         ]
 
-    def shifted(self, builder, items, downwards: bool) -> list:
-        """Every lane's state from the lane before it; the identity where none is."""
+    def moved_on(self, builder, items, first, downwards: bool) -> list:
+        """Every lane's state from the lane before it; that of ``first`` where none is."""
         back = 1 if downwards else -1
-        order = [k if 0 <= k < LANES else LANES for k in range(back, LANES + back)]
-        pairs = zip(items, self.identity, strict=True)
+        # The end of ``first`` that is next to the others: one instruction aligns the two.
+        order = [k if 0 <= k < LANES else LANES + k % LANES for k in range(back, LANES + back)]
+        pairs = zip(items, first, strict=True)
         return [builder.shuffle_vector(v, e, constant(order, I32)) for v, e in pairs]
 
     def last_lane(self, builder, items, downwards: bool) -> list:
@@ -136,6 +137,9 @@ class Fold:
 
     def lane_scan(self, downwards: bool, inclusive: bool):
         return scanned_lanes(self._states, downwards, inclusive)
+
+    def moved_on(self, downwards: bool):
+        return lanes_moved_on(self._states, downwards)
 
     def lane_total(self, downwards: bool):
         return total_of_lanes(self._states, downwards)
@@ -229,13 +233,29 @@ def scanned_lanes(states: States, downwards: bool, inclusive: bool):
                 items = with_lower_half(builder, items, half)
             total = states.last_lane(builder, items, downwards)
             if not inclusive:
-                items = states.shifted(builder, items, downwards)
+                items = states.moved_on(builder, items, states.identity, downwards)
             parts = [ctx.make_tuple(builder, kind, v) for v in (items, total)]
             return ctx.make_tuple(builder, pair, parts)
 
         return pair(kind), codegen
 
     return scan_lanes
+
+
+def lanes_moved_on(states: States, downwards: bool):
+    """``moved_on(a, first)``: each lane has what the one before it had, the first has ``first``."""
+    kind = states.kind
+
+    @intrinsic
+    def moved_on(context, a, first):
+        def codegen(ctx, builder, sig, args):
+            items, outside = (unpack(builder, v) for v in args)
+            moved = states.moved_on(builder, items, outside, downwards)
+            return ctx.make_tuple(builder, kind, moved)
+
+        return kind(kind, kind), codegen
+
+    return moved_on
 
 
 def total_of_lanes(states: States, downwards: bool):
