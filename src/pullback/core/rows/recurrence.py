@@ -26,7 +26,12 @@ RETURN_FINAL = Parameter(
     "return_final", parse.flag, False, doc="Give the final state too, as float64."
 )
 DISCOUNT = Parameter(
-    "discount", parse.real, is_data=True, is_positional=True, doc="A number, or one for each step."
+    "discount",
+    parse.real,
+    is_data=True,
+    is_positional=True,
+    doc="A number, or one for each step.",
+    usual=0.99,
 )
 DISCOUNTS = Operand("discount", optional=True, broadcasts=True, doc=DISCOUNT.doc)
 
@@ -139,7 +144,9 @@ ROWS = (
         ),
         recurrence.gae,
         (
-            Parameter("gamma", parse.fraction, is_data=True, doc="The discount, from 0 to 1."),
+            Parameter(
+                "gamma", parse.fraction, is_data=True, doc="The discount, from 0 to 1.", usual=0.99
+            ),
             Parameter(
                 "lam", parse.fraction, is_data=True, doc="How far ahead to look, from 0 to 1."
             ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from llvmlite import ir
 from numba import types
@@ -138,6 +139,9 @@ class Fold:
     def lane_scan(self, downwards: bool, inclusive: bool):
         return scanned_lanes(self._states, downwards, inclusive)
 
+    def lane_scans(self, downwards: bool):
+        return scanned_side_by_side(self._states, downwards)
+
     def moved_on(self, downwards: bool):
         return lanes_moved_on(self._states, downwards)
 
@@ -207,17 +211,15 @@ def joined_lanes(states: States):
     return join_lanes
 
 
-def scanned_lanes(states: States, downwards: bool, inclusive: bool):
-    """``scan_lanes(a)``: each lane with (or without) its own, and all eight in every lane.
+def lane_steps(states: States, downwards: bool) -> list[Callable]:
+    """The steps of a scan of the lanes: ``step(builder, items)`` joins the halves of one size.
 
     Halves join by ``last_before``, a tree of fixed shape, which :func:`scanned_eight` builds over
     eight states one after the other.
     """
-    kind = states.kind
-    pair = types.Tuple((kind, kind))
     turns = range(LANES - 1, -1, -1) if downwards else range(LANES)
 
-    def with_lower_half(builder, items, half):
+    def with_lower_half(half, builder, items):
         sources = [last_before(turn, half) for turn in turns]
         order = [lane if s is None else turns[s] for lane, s in enumerate(sources)]
         earlier = [shuffle(builder, v, order) for v in items]
@@ -225,12 +227,20 @@ def scanned_lanes(states: States, downwards: bool, inclusive: bool):
         both = states.combine(builder, earlier, items)
         return [builder.select(has, x, y) for x, y in zip(both, items, strict=True)]
 
+    return [partial(with_lower_half, half) for half in HALVES]
+
+
+def scanned_lanes(states: States, downwards: bool, inclusive: bool):
+    """``scan_lanes(a)``: each lane with (or without) its own, and all eight in every lane."""
+    kind, steps = states.kind, lane_steps(states, downwards)
+    pair = types.Tuple((kind, kind))
+
     @intrinsic
     def scan_lanes(context, a):
         def codegen(ctx, builder, sig, args):
             items = unpack(builder, args[0])
-            for half in HALVES:
-                items = with_lower_half(builder, items, half)
+            for step in steps:
+                items = step(builder, items)
             total = states.last_lane(builder, items, downwards)
             if not inclusive:
                 items = states.moved_on(builder, items, states.identity, downwards)
@@ -238,6 +248,33 @@ def scanned_lanes(states: States, downwards: bool, inclusive: bool):
             return ctx.make_tuple(builder, pair, parts)
 
         return pair(kind), codegen
+
+    return scan_lanes
+
+
+def scanned_side_by_side(states: States, downwards: bool):
+    """``scan_lanes(chunks)``: inclusive scans of several chunks, step by step, and their totals.
+
+    One after the other they would be chains that wait for each other's instructions to be done.
+    """
+    kind, steps = states.kind, lane_steps(states, downwards)
+
+    @intrinsic
+    def scan_lanes(context, chunks):
+        pair = types.Tuple((chunks, chunks))
+
+        def codegen(ctx, builder, sig, args):
+            found = [unpack(builder, chunk) for chunk in unpack(builder, args[0])]
+            for step in steps:
+                found = [step(builder, items) for items in found]
+            totals = [states.last_lane(builder, items, downwards) for items in found]
+            parts = [
+                ctx.make_tuple(builder, chunks, [ctx.make_tuple(builder, kind, v) for v in made])
+                for made in (found, totals)
+            ]
+            return ctx.make_tuple(builder, pair, parts)
+
+        return pair(chunks), codegen
 
     return scan_lanes
 

@@ -106,15 +106,13 @@ class RowScan:
         parts, operands = self.parts, self.operands
         fold, finish, extended = parts.unguarded.fold, parts.unguarded.finish, parts.extended
         lift, combine = fold.lift, fold.combine
-        scan_lanes, places = fold.lane_scan(self.flipped, True), self.places(fold)
+        scan_lanes, places = fold.lane_scans(self.flipped), self.places(fold)
         fetch, indices, put_outputs = self.fetch, self.indices, operands.put_outputs
 
         @inner
-        def scanned(line, start):
-            p, const, row, addresses, strides = line
-            full, index = fetch(p, addresses, strides, start, LANES), indices(p, start)
-            states, total = scan_lanes(lift(index, const, full, row, no_vectors()))
-            return full, states, total
+        def lifted(line, start, full):
+            p, const, row, _, _ = line
+            return lift(indices(p, start), const, full, row, no_vectors())
 
         @inner
         def finished(line, start, before, full, states):
@@ -126,8 +124,10 @@ class RowScan:
         def try_pair(line, start, block_carry, carried):
             p, _, _, addresses, strides = line
             second = start + LANES
-            full1, states1, total1 = scanned(line, start)
-            full2, states2, total2 = scanned(line, second)
+            full1 = fetch(p, addresses, strides, start, LANES)
+            full2 = fetch(p, addresses, strides, second, LANES)
+            chunks = (lifted(line, start, full1), lifted(line, second, full2))
+            (states1, states2), (total1, total2) = scan_lanes(chunks)
             between = combine(carried, total1)
             after = combine(between, total2)
             if not writes:
