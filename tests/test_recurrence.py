@@ -217,6 +217,21 @@ def test_same_bytes(shape, threads):
     assert all(r == results[0] for r in results)
 
 
+def test_offsets_are_resets():
+    """Empty runs, at the front and behind too; the same runs for every row."""
+    a, b, dy, initial, d_final, _ = problem((2, 1100), np.float32, 15)
+    marks = np.zeros(1100, bool)
+    marks[[0, 3, 700]] = True
+    for reverse in (False, True):
+        found = []
+        for runs in ({"offsets": np.array([0, 0, 3, 3, 700, 1100, 1100])}, {"resets": marks}):
+            how = {"initial": initial, "reverse": reverse, **runs}
+            y, final = pb.linear_recurrence(a, b, return_final=True, **how)
+            back = pb.linear_recurrence_backward(dy, a=a, y=y, d_final=d_final, **how)
+            found.append([v.tobytes() for v in (y, final, *back)])
+        assert found[0] == found[1]
+
+
 def test_a_broadcast_factor():
     """A view of stride 0 gives the bytes of its copy, and a gradient of the full shape."""
     _, b, dy, initial, _, _ = problem((4, 700), np.float32, 8)

@@ -22,6 +22,7 @@ import pullback as pb
         (lambda x: pb.cumsum(x, resets=np.zeros(6, bool), offsets=np.array([0, 6])), "resets"),
         (lambda x: pb.linear_recurrence(x, x[:, :5]), "b"),
         (lambda x: pb.linear_recurrence(x, x, resets=np.zeros((3, 6), bool)), "resets"),
+        (lambda x: pb.linear_recurrence(x, x, offsets=np.array([0, 7])), "offsets"),
         (lambda x: pb.linear_recurrence(x, x, initial=np.zeros(3)), "initial"),
         (lambda x: pb.linear_recurrence_backward(x, a=x, y=x, d_final=np.zeros(6)), "d_final"),
         (lambda x: pb.discounted_sum(x, np.ones(5)), "discount"),
