@@ -58,8 +58,7 @@ class PackedCall:
             for name in (o.name for o in operands if o.role is Role.ROW):
                 shapes[name] = rows
                 strides[name] = _c_strides(rows, dtypes[name].itemsize)
-        if not program.workspace:
-            self.run = _written_out(problem, program, shapes, strides, dtypes)
+        self.run = _written_out(problem, program, shapes, strides, dtypes)
 
 
 def _dtype(problem: Problem, operand: Operand) -> np.dtype:
@@ -98,7 +97,7 @@ def _written_out(problem: Problem, program: Any, shapes: Any, strides: Any, dtyp
                 f"{sizes[other]}: return False"
             )
     addresses = ", ".join(f"at_{n}" for n in names)
-    if program.is_serial:
+    if program.is_serial and not program.workspace:
         lines.append(f"if run_program({program.address}, {addresses}): run_again({addresses})")
     else:
         lines.append(f"run(({addresses}), operands)")

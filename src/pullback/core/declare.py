@@ -110,6 +110,8 @@ class Parameter:
         Whether a forward function takes it by position too.
     doc
         What it says, in a sentence.
+    usual
+        What the benchmark and the certificate take, if there is no default.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Parameter:
     is_data: bool = False
     is_positional: bool = False
     doc: str = ""
+    usual: Any = None
 
     @property
     def kind(self) -> Kind:

@@ -57,8 +57,13 @@ def recurrence(a1, b1, a2, b2):
     return a1 * a2, b2 + where(a2 == 0, 0.0, a2 * b1)
 
 
+def kept_or_not(a1, b1, a2, b2):
+    """The same where every factor is 0 or 1, which is not multiplied with."""
+    return a1 * a2, b2 + where(a2 == 0, 0.0, b1)
+
+
 def recurrence_in_runs(a1, b1, a2, b2):
-    """The same where a zero factor is a border, which a factor of NaN or inf does not cross."""
+    """``recurrence`` where a zero factor is a border, which no factor of NaN or inf crosses."""
     factor = where((a1 == 0) | (a2 == 0), 0.0, a1 * a2)
     return factor, b2 + where(a2 == 0, 0.0, a2 * b1)
 

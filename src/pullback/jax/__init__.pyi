@@ -442,6 +442,7 @@ def linear_recurrence(
     *,
     initial: ArrayLike | None = None,
     resets: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
     reverse: bool = False,
     return_final: Literal[False] = False,
 ) -> Array:
@@ -459,6 +460,7 @@ def linear_recurrence(
     *,
     initial: ArrayLike | None = None,
     resets: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
     reverse: bool = False,
     return_final: Literal[True],
 ) -> tuple[Array, Array]: ...

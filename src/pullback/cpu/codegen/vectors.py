@@ -178,13 +178,13 @@ def emit_free_of_nan(builder, items):
 
 
 @intrinsic
-def free_of_nan(context, a, b):
-    """Whether no lane of two tuples of vectors is NaN."""
+def free_of_nan(context, a, b, c):
+    """Whether no lane of three tuples of vectors is NaN."""
 
     def codegen(ctx, builder, sig, args):
         return emit_free_of_nan(builder, [v for a in args for v in unpack(builder, a)])
 
-    return types.boolean(a, b), codegen
+    return types.boolean(a, b, c), codegen
 
 
 @intrinsic
