@@ -253,6 +253,8 @@ class Function:
             width = cuts[0][self.lead].shape[1]
             call = self._call(views, (shape[0], width), segments, parameters, key)
             _execute(call.runnable, cuts)
+            if type(like) is np.ndarray and len(shape) == 2:
+                self._remember(key, call)
         return targets
 
     def _mark_borders(

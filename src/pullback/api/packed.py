@@ -16,9 +16,10 @@ import numpy as np
 from ..core.declare import Operand, Role, Type
 from ..core.problem import Problem
 from ..memory.view import DTYPES, address_of
+from .packed_segments import PackedSegments, are_tables
 
 
-def _never(operands: dict[str, Any]) -> bool:
+def _never(operands: dict[str, Any], workspace: Any = None) -> bool:
     """The call of a plan that has no short way."""
     return False
 
@@ -28,7 +29,7 @@ class PackedCall:
 
     ``run(operands)`` runs it if the operands are as expected; if not, it is False and nothing has
     been done. Operands with one element for every row have the shape ``rows``, or that of the
-    problem with the op's axes at length 1.
+    problem with the op's axes at length 1. Of a segment op it is ``run(operands, workspace)``, too.
     """
 
     __slots__ = ("run", "threads")
@@ -43,8 +44,12 @@ class PackedCall:
         rows: tuple[int, ...] | None = None,
     ):
         self.threads = threads
-        self.run: Callable[[dict[str, Any]], bool] = _never
-        if on_gpu or problem.is_segmented or 0 in problem.shape:
+        self.run: Callable[..., bool] = _never
+        if on_gpu or 0 in problem.shape:
+            return
+        if problem.is_segmented:
+            if are_tables(problem) and len(outputs) == len(problem.writes):
+                self.run = PackedSegments(problem, runner, threads).run
             return
         operands = [*problem.reads, *(o for o in problem.writes if o.name in outputs)]
         if any(o.type is Type.INDEX for o in operands):

@@ -455,7 +455,10 @@ class Plan:
             of several outputs, those that are None are not computed.
         """
         runnable = self._runnable_for(operands)
-        if workspace is None and stream is None:
+        if stream is None and runnable.problem.is_segmented:
+            if len(operands) == runnable.count and runnable.packed().run(operands, workspace):
+                return
+        elif workspace is None and stream is None:
             if len(operands) == runnable.count:
                 if runnable.packed().run(operands):
                     return

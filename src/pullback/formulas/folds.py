@@ -29,6 +29,10 @@ def add(a, b):
     return a + b
 
 
+def multiply(a, b):
+    return a * b
+
+
 def larger(a, b):
     return where((a >= b) | isnan(a), a, b)
 
@@ -154,3 +158,5 @@ HELD_PRODUCT = Monoid(
     brief=plain_product,
     briefly=3,
 )
+# The same without a scale, for libraries that differentiate it.
+FACTORS = Monoid(value, multiply, (1.0,), ("product",))

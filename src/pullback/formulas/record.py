@@ -103,6 +103,9 @@ class RowFormula:
     in_doubles
         Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU:
         whose range leaves room for what would leave that of a narrower type.
+    differentiable
+        Stands in where a library differentiates the record on its arrays: arithmetic alone, with
+        the derivatives of the op, where this one chooses among cases by what elements are.
     online
         Stands in where a row is too long to be kept for the next pass: the same values by fewer
         looks at the elements, rounded otherwise.
@@ -128,6 +131,7 @@ class RowFormula:
     apply: Callable | None = None
     narrow: RowFormula | None = None
     in_doubles: RowFormula | None = None
+    differentiable: RowFormula | ScanFormula | None = None
     online: RowFormula | None = None
     copies: bool = False
     heavy: bool = False
