@@ -49,7 +49,9 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def percent(value: float | None) -> str:
     """A share as a percentage."""
-    return "-" if value is None else f"{100 * value:.0f}%"
+    if value is None:
+        return "-"
+    return f"{100 * value:.0f}%" if value < 1e6 else "inf"
 
 
 def ratio(value: float | None) -> Text:
@@ -348,6 +350,7 @@ def checks(report: Mapping[str, Any], long: bool, out: Console) -> Iterator[Rend
     made = make(results, theirs, 2)
     what = "errors" if long else "largest error"
     yield f"{what} in units in the last place" + (", beside torch's" if theirs else "")
+    yield "of allowed: the largest error as a share of what its terms allow there, edges included"
     yield "bytes: memory layouts, calls and thread counts that give the same"
     yield ""
     yield made if fits(made, out) else make(results, theirs, 1)
@@ -369,7 +372,8 @@ def _checks_short(results: Sequence[Mapping[str, Any]], theirs: bool, gap: int) 
     for r in results:
         by_op.setdefault(r["op"], {})[r["dtype"]] = r
     columns = [c for d in dtypes for c in ((d, "torch") if theirs else (d,))]
-    made = table(["op", *columns, "bytes", "result"], [*columns, "bytes"], gap)
+    numbers = [*columns, "of allowed", "bytes"]
+    made = table(["op", *numbers, "result"], numbers, gap)
     for op, row in by_op.items():
         cells: list[Any] = []
         for d in dtypes:
@@ -377,8 +381,15 @@ def _checks_short(results: Sequence[Mapping[str, Any]], theirs: bool, gap: int) 
             cells.append(ulp(r.get("max_ulp")))
             if theirs:
                 cells.append(Text(ulp(r.get("torch_max_ulp")), style="dim"))
-        made.add_row(op, *cells, _bytes(list(row.values())), _verdict(list(row.values())))
+        rows = list(row.values())
+        made.add_row(op, *cells, of_allowed(rows), _bytes(rows), _verdict(rows))
     return made
+
+
+def of_allowed(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The largest error over what is allowed, of all rows and precisions."""
+    both = [*rows, *(r["tight"] for r in rows if "tight" in r)]
+    return percent(max((r["of_allowed"] for r in both if "of_allowed" in r), default=None))
 
 
 def each_precision(results: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -404,12 +415,13 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> Text:
 
 def _checks_long(results: Sequence[Mapping[str, Any]], theirs: bool, gap: int) -> Table:
     """A line for each op and dtype, with the largest and the mean error."""
-    numbers = ["max", "mean", *(("torch max", "mean") if theirs else ()), "bytes"]
+    numbers = ["max", "mean", *(("torch max", "mean") if theirs else ()), "of allowed", "bytes"]
     made = table(["op", "dtype", *numbers, "result"], numbers, gap)
     for r in each_precision(results):
         cells = [ulp(r["max_ulp"]), ulp(r["mean_ulp"])]
         if theirs:
             cells += [ulp(r.get("torch_max_ulp")), ulp(r.get("torch_mean_ulp"))]
         alone = {k: v for k, v in r.items() if k != "tight"}
-        made.add_row(r["op"], r["dtype"], *cells, _bytes([alone]), _verdict([r]))
+        share = of_allowed([alone])
+        made.add_row(r["op"], r["dtype"], *cells, share, _bytes([alone]), _verdict([r]))
     return made
