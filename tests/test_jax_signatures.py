@@ -43,10 +43,14 @@ def test_integers_are_as_jax_has_them(kind):
         with pytest.raises(TypeError):
             pj.logcumsumexp(WHOLE)
         return
-    for x in (WHOLE, WHOLE.astype(jnp.int32), WHOLE > 3):
-        if x.dtype == bool and kind in ("segment_max", "segment_min"):
-            continue  # JAX has no infinities for them
-        got, want = (f(x, *arguments(kind)) for f in (getattr(pj, kind), theirs(kind)))
+    given = [WHOLE, WHOLE.astype(jnp.int32)]
+    if kind in ("sum", "mean", "max", "cumsum"):
+        given.append(WHOLE > 3)
+    for x in given:
+        got = getattr(pj, kind)(x, *arguments(kind))
+        # JAX's own softmax gives NaN for integers, because it begins from an infinity of theirs.
+        theirs_given = x.astype(jnp.float32) if "softmax" in kind else x
+        want = theirs(kind)(theirs_given, *arguments(kind))
         assert got.dtype == want.dtype
         np.testing.assert_allclose(got, want, rtol=1e-5)
 
@@ -57,7 +61,8 @@ def test_integers_become_floats_where_jax_has_no_function():
     assert pj.lerp(WHOLE, WHOLE, 0.5).dtype == jnp.float32
     assert pj.norm2(jnp.array([3, 4])) == 5.0
     b = jnp.ones((2, 4), jnp.float32)
-    assert np.array_equal(pj.linear_recurrence(b, b, initial=1)[:, -1], [5.0, 5.0])
+    start = jnp.ones((2, 1), jnp.int32)
+    assert np.array_equal(pj.linear_recurrence(b, b, initial=start)[:, -1], [5.0, 5.0])
     with pytest.raises(pb.UnsupportedError, match=r"a: expected dtype .*, got complex64"):
         pj.lerp(X.astype(jnp.complex64), X, 0.5)
 

@@ -127,7 +127,6 @@ JAX = Front(
         "bucket_size": "int | None",
         "mode": "str | GatherScatterMode | None",
         "initial": "ArrayLike | None",
-        "ddof": "float",
         "where": "None",
         "dtype": "DTypeLike | None",
         "out": "None",
@@ -176,7 +175,8 @@ def argument_type(
     is_scan: bool,
 ) -> str:
     name = front.called.get(argument.name, argument.name)
-    parameter = parameters.get(name)
+    aliases = {p.alias: p for p in parameters.values() if p.alias}
+    parameter = parameters.get(name, aliases.get(name))
     if name in operands:
         kind = operand_type(operands[name], parameter, front)
     elif parameter is not None:

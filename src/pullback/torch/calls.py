@@ -34,6 +34,11 @@ def with_more(operation: Operation, params: tuple[Any, ...], x: Tensor) -> Any:
 def run_given(of: Kind, operands: dict[str, Any], values: dict[str, Any]) -> Any:
     """A call with operands that may be left out, that broadcast, or with outputs to ask for."""
     operation, params, tensors = chosen(of, operands, values)
+    return run_operation(operation, params, *tensors)
+
+
+def run_operation(operation: Operation, params: tuple[Any, ...], *tensors: Tensor) -> Any:
+    """The results of an operation, and no more."""
     return operation(params, *tensors)
 
 
@@ -90,14 +95,14 @@ def into(of: Kind, operands: dict[str, Any], values: dict[str, Any], out: Any) -
         )
     form, first = operation.forward, targets[0]
     params = form.canonical(params, tensors)
+    has_more = operation is of.plain and bool(of.counterpart and of.counterpart.result)
     with torch.no_grad():
-        if len(targets) == 1 and _takes_results(operation, params, tensors, first):
+        is_one = len(targets) == 1 and not has_more
+        if is_one and _takes_results(operation, params, tensors, first):
             form.by_function(params, *tensors, out=first)
             return out
-        if operation is of.plain and of.counterpart is not None and of.counterpart.result:
-            results = as_tuple(with_more(operation, params, *tensors))
-        else:
-            results = as_tuple(operation(params, *tensors))
+        run = with_more if has_more else run_operation
+        results = as_tuple(run(operation, params, *tensors))
         if len(results) != len(targets):
             raise TypeError(f"{of.name}(): expected {len(results)} tensors in 'out'")
         for target, result in zip(targets, results, strict=True):

@@ -5,7 +5,7 @@ What kernels do not do is torch's own, called as it was called here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import torch
@@ -14,6 +14,10 @@ from torch import Tensor
 from .functions import make_function
 
 _max, _min, _norm = torch.max, torch.min, torch.norm
+# Made here, not in a call: torch.compile would look into the making.
+_amax, _amin, _mean, norm2, _var, _std = map(
+    make_function, ("max", "min", "mean", "norm2", "var", "std")
+)
 
 Dims = int | Sequence[int] | None
 
@@ -39,7 +43,7 @@ def max(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     >>> pt.max(x, 1).indices
     tensor([1, 0])
     """
-    return _max(input, *args, **kwargs) if args or kwargs else make_function("max")(input)
+    return _max(input, *args, **kwargs) if args or kwargs else _amax(input)
 
 
 @overload
@@ -60,7 +64,7 @@ def min(input: Tensor, *args: Any, **kwargs: Any) -> Any:
     >>> pt.min(torch.tensor([3.0, 1.0, 2.0]))
     tensor(1.)
     """
-    return _min(input, *args, **kwargs) if args or kwargs else make_function("min")(input)
+    return _min(input, *args, **kwargs) if args or kwargs else _amin(input)
 
 
 def var_mean(
@@ -81,7 +85,7 @@ def var_mean(
     >>> pt.var_mean(torch.tensor([1.0, 3.0]))
     (tensor(2.), tensor(2.))
     """
-    return _with_mean("var", input, dim, unbiased, keepdim, correction, axis, keepdims)
+    return _with_mean(_var, input, dim, unbiased, keepdim, correction, axis, keepdims)
 
 
 def std_mean(
@@ -102,11 +106,11 @@ def std_mean(
     >>> pt.std_mean(torch.tensor([1.0, 3.0]), correction=0)
     (tensor(1.), tensor(2.))
     """
-    return _with_mean("std", input, dim, unbiased, keepdim, correction, axis, keepdims)
+    return _with_mean(_std, input, dim, unbiased, keepdim, correction, axis, keepdims)
 
 
 def _with_mean(
-    kind: str,
+    spread: Callable[..., Tensor],
     input: Tensor,
     dim: Any,
     unbiased: Any,
@@ -116,9 +120,9 @@ def _with_mean(
     keepdims: Any,
 ) -> tuple[Tensor, Tensor]:
     alike = {"axis": axis, "keepdims": keepdims}
-    spread = make_function(kind)(input, dim, unbiased, keepdim, correction=correction, **alike)
     dims = None if isinstance(dim, bool) else dim  # a bool there is torch's older form of unbiased
-    return spread, make_function("mean")(input, dims, keepdim, **alike)
+    found = spread(input, dim, unbiased, keepdim, correction=correction, **alike)
+    return found, _mean(input, dims, keepdim, **alike)
 
 
 def norm(
@@ -138,8 +142,8 @@ def norm(
     tensor(5.)
     """
     if p is None or p == "fro" or is_two(p):
-        norm2: Tensor = make_function("norm2")(input, dim, keepdim, dtype=dtype, out=out)
-        return norm2
+        found: Tensor = norm2(input, dim, keepdim, dtype=dtype, out=out)
+        return found
     return _norm(input, p, dim, keepdim, out, dtype)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .composed import Dims, is_two
-from .functions import make_function
+from .composed import Dims, is_two, norm2
 
 __all__ = ["vector_norm"]
 
@@ -31,6 +30,6 @@ def vector_norm(
     tensor(5.)
     """
     if is_two(ord):
-        norm2: Tensor = make_function("norm2")(x, dim, keepdim, dtype=dtype, out=out)
-        return norm2
+        found: Tensor = norm2(x, dim, keepdim, dtype=dtype, out=out)
+        return found
     return _vector_norm(x, ord, dim, keepdim, dtype=dtype, out=out)

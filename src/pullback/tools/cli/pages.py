@@ -328,8 +328,8 @@ def check_page(report: Mapping[str, Any]) -> str:
         "<h2>Every check</h2>",
         '<p class="soft">Of allowed: the largest error as a share of what its terms allow at that '
         "place, edges included. Same bytes: of memory layouts (Fortran order, sliced, negative "
-        "strides, unaligned, first axis, reversed scans, in place), of the function and of 2, 3 and 8 "
-        "threads, how many give the bytes of a C-ordered plan on one thread.</p>",
+        "strides, unaligned, first axis, reversed scans, in place), of the function and of 2, 3 "
+        "and 8 threads, how many give the bytes of a C-ordered plan on one thread.</p>",
         table(columns, [_check_row(r, theirs) for r in each_precision(results)]),
     ]
     return page("pullback check", subtitle, parts)

@@ -392,6 +392,31 @@ def of_allowed(rows: Sequence[Mapping[str, Any]]) -> str:
     return percent(max((r["of_allowed"] for r in both if "of_allowed" in r), default=None))
 
 
+def digests(
+    found: Mapping[str, Mapping[str, str]],
+    known: Mapping[str, Mapping[str, str]],
+    differing: Sequence[tuple[str, str]],
+) -> Iterator[RenderableType]:
+    """Digests of results by op and dtype, and how they compare with those that are published."""
+    dtypes = list(dict.fromkeys(d for row in found.values() for d in row))
+    made = table(["op", *dtypes])
+    for op, row in found.items():
+        cells = [
+            Text(row.get(d, "-"), style="bold red" if (op, d) in differing else "") for d in dtypes
+        ]
+        made.add_row(op, *cells)
+    yield made
+    yield ""
+    compared = [(op, d) for op, row in found.items() for d in row if d in known.get(op, {})]
+    for op, d in differing:
+        yield Text(f"DIFFERS {op} {d}: published {known[op][d]}", style="red")
+    same = f"{len(compared) - len(differing)} of {len(compared)} as published"
+    yield Text(same, style="bold red" if differing else "bold green")
+    new = sum(len(row) for row in found.values()) - len(compared)
+    if new:
+        yield f"{new} are not among the published ones"
+
+
 def each_precision(results: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """The results, and those of the precision "tight" behind where they differ."""
     for r in results:
