@@ -46,8 +46,10 @@ HOMES = {
 }
 # Kinds under a name of the catalog's, whose arguments are not those of JAX's function.
 _NAMED_HERE = ("norm2",)
-# Kinds whose results JAX gives in floats, whatever it is given; those of the others have its type.
-_ALWAYS_FLOAT = ("mean", "var", "std", "norm2", "logsumexp", "softmax", "log_softmax")
+# Kinds whose results are floats, whatever they are given; those of the others have its type.
+_ALWAYS_FLOAT = (
+    "mean", "var", "std", "norm2", "logsumexp", "logcumsumexp", "softmax", "log_softmax",
+)  # fmt: skip
 
 # Arguments that are called otherwise in jax.ops.
 NAMES = {"input": "data", "sorted": "indices_are_sorted"}
