@@ -30,7 +30,7 @@ def test_right_ops_pass(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "all 6 checks passed" in result.output
     assert "allowed: the largest error as a share" in result.output
-    assert re.search(r"^sum +.* \d+% +\d+/\d+ +pass$", result.output, re.MULTILINE)
+    assert re.search(r"^sum +.* \d+% +\d+/\d+ +pass *$", result.output, re.MULTILINE)
     found = json.loads(report.read_text())
     assert found["ok"]
     assert len(found["results"]) == 6

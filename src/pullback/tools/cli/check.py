@@ -24,7 +24,7 @@ Examples:
   pullback check                         every op and dtype: some minutes
   pullback check softmax cumprod --dtypes f32,bf16
   pullback check --json check.json --html check.html
-  pullback check --digest                the bytes, beside those that are published
+  pullback check --digest                the bytes, beside the published ones
   pullback check --device cuda           the kernels of the GPU that is here
 
 The exit code is 0 if all pass and 1 if any fails.
