@@ -34,7 +34,7 @@ OURS, OTHER = "#1f5fa8", "#e07b39"
 FIELDS = {
     "reinforcement": ("ppo_advantages", "Reinforcement learning: advantages of a rollout"),
     "state_space": ("state_space_torch", "State-space models: a gated recurrence"),
-    "rendering": ("volume_rendering_torch", "Rendering: light along rays"),
+    "rendering": ("volume_rendering_jax", "Rendering: light along rays"),
     "survival": ("cox_regression_torch", "Survival analysis: Cox regression by strata"),
     "graphs": ("graph_attention_torch", "Graphs: attention over edges"),
     "ranking": ("listmle_torch", "Ranking: the likelihood of an order"),
