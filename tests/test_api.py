@@ -33,7 +33,8 @@ SIGNATURES = {
     ),
     **dict.fromkeys(["sum", "mean", "max", "min", "prod", "norm2", "logsumexp"], REDUCE),
     **dict.fromkeys(
-        ["var", "std"], "(x, axis=None, *, keepdims=False, where=None, correction=1, out=None)"
+        ["var", "std"],
+        "(x, axis=None, *, keepdims=False, where=None, correction=1, ddof=None, out=None)",
     ),
     **dict.fromkeys(
         ["sum_backward", "mean_backward"], "(dy, *, shape, axis=None, where=None, out=None)"
@@ -47,8 +48,8 @@ SIGNATURES = {
         "(dy, *, x, y, axis=None, where=None, out=None)",
     ),
     "prod_backward": "(dy, *, x, y=None, axis=None, where=None, out=None)",
-    "var_backward": "(dy, *, x, axis=None, correction=1, where=None, out=None)",
-    "std_backward": "(dy, *, x, y, axis=None, correction=1, where=None, out=None)",
+    "var_backward": "(dy, *, x, axis=None, correction=1, ddof=None, where=None, out=None)",
+    "std_backward": "(dy, *, x, y, axis=None, correction=1, ddof=None, where=None, out=None)",
     **dict.fromkeys(["softmax", "log_softmax"], "(x, axis=-1, *, where=None, out=None)"),
     **dict.fromkeys(
         ["softmax_backward", "log_softmax_backward"], "(dy, *, y, axis=-1, where=None, out=None)"

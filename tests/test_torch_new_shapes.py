@@ -315,7 +315,7 @@ def test_signatures_and_docstrings_follow_from_the_rows():
         "out_of_range='raise', empty=-inf, ties='split')"
     )
     assert str(inspect.signature(pt.mean_and_power)) == "(input, dim=None, keepdim=False)"
-    assert str(inspect.signature(pt.lerp)) == "(input, end, weight)"
+    assert str(inspect.signature(pt.lerp)) == "(input, end, weight, *, out=None)"
     assert "\ndim : " in pt.mean_and_power.__doc__
     assert "constants" in pt.gae.__doc__
 

@@ -1281,6 +1281,7 @@ def var(
     where: Any | None = None,
     keepdims: bool = False,
     correction: float = 1,
+    ddof: float | None = None,
     out: NDArray[_Scalar] | None = None,
 ) -> NDArray[_Scalar]:
     """var: y = Σ (x−mean)² / m, m = max(n−correction, 1).
@@ -1297,6 +1298,7 @@ def var(
     where: Any | None = None,
     keepdims: bool = False,
     correction: float = 1,
+    ddof: float | None = None,
     out: _Array | None = None,
 ) -> _Array: ...
 @overload
@@ -1307,6 +1309,7 @@ def var_backward(
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     correction: float = 1,
+    ddof: float | None = None,
     out: NDArray[_Scalar] | None = None,
 ) -> NDArray[_Scalar]:
     """Backward of var: dx = dy·2(x−mean)/m.
@@ -1323,6 +1326,7 @@ def var_backward(
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     correction: float = 1,
+    ddof: float | None = None,
     out: _Array | None = None,
 ) -> _Array: ...
 @overload
@@ -1333,6 +1337,7 @@ def std(
     where: Any | None = None,
     keepdims: bool = False,
     correction: float = 1,
+    ddof: float | None = None,
     out: NDArray[_Scalar] | None = None,
 ) -> NDArray[_Scalar]:
     """std: y = √(Σ (x−mean)² / m), m = max(n−correction, 1).
@@ -1349,6 +1354,7 @@ def std(
     where: Any | None = None,
     keepdims: bool = False,
     correction: float = 1,
+    ddof: float | None = None,
     out: _Array | None = None,
 ) -> _Array: ...
 @overload
@@ -1360,6 +1366,7 @@ def std_backward(
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     correction: float = 1,
+    ddof: float | None = None,
     out: NDArray[_Scalar] | None = None,
 ) -> NDArray[_Scalar]:
     """Backward of std: dx = dy·(x−mean)/(m·y).
@@ -1377,6 +1384,7 @@ def std_backward(
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     correction: float = 1,
+    ddof: float | None = None,
     out: _Array | None = None,
 ) -> _Array: ...
 def softmax(

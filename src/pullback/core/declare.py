@@ -108,6 +108,8 @@ class Parameter:
         Whether formulas ask for it by name, as a float.
     is_positional
         Whether a forward function takes it by position too.
+    alias
+        What NumPy calls it, where that differs: functions take it by either name.
     doc
         What it says, in a sentence.
     usual
@@ -120,6 +122,7 @@ class Parameter:
     choices: tuple[Any, ...] = ()
     is_data: bool = False
     is_positional: bool = False
+    alias: str = ""
     doc: str = ""
     usual: Any = None
 

@@ -12,7 +12,7 @@ import dask.array as da
 import numpy as np
 
 from ..api.arrange import borders
-from ..api.functions import FUNCTIONS, arguments
+from ..api.functions import FUNCTIONS, arguments, without_aliases
 from ..core import parse
 from ..core.catalog import catalog
 from ..core.declare import Op, Operand, Role, Type
@@ -43,7 +43,7 @@ class Function:
 
     def __call__(self, values: dict[str, Any], split_every: int | None = None) -> Any:
         """The results of a call, given all its arguments by name."""
-        op = self.op
+        op, values = self.op, without_aliases(self.op, values)
         arrays: dict[str, da.Array] = {}
         for o in op.reads:
             value = values.get(o.name)

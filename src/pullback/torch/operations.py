@@ -192,7 +192,8 @@ class Operation:
         self.of, self.given, self.asked = of, given, asked
         self.kind, self.name = of.kind, of.name
         pair, self.counterpart = of.pair, of.counterpart
-        self.is_torchs = given == of.usual and not asked
+        takes = self.counterpart.takes if self.counterpart else ()
+        self.is_torchs = not asked and all(n in of.usual or n in takes for n in given)
         flags = {n: n in asked for n in of.flags}
         parameters = tuple(
             p for p in pair.parameters if p.name not in given and p.name not in of.flags
@@ -381,7 +382,7 @@ class Operation:
         """The parameters that torch's function takes."""
         assert self.counterpart is not None
         values = form.values(params)
-        return {n: values[n] for n in self.counterpart.takes}
+        return {n: values[n] for n in self.counterpart.takes if n in values}
 
     def _is_served(self, form: Form, params: Parameters) -> bool:
         """Whether torch has the kind with these parameters."""

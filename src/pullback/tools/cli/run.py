@@ -171,12 +171,12 @@ def command(op: str, **given: Any) -> None:
         )
     if given["resume"] and not summary.resumed:
         click.echo("pullback: found nothing to resume; ran from the start", err=True)
-    speed = tables.size(summary.bytes / max(summary.seconds, 1e-9))
+    speed = tables.size(summary.moved / max(summary.seconds, 1e-9))
     limit = f" of {tables.size(given['memory'])}" if given["memory"] else ""
     again = f", {summary.resumed} of them before" if summary.resumed else ""
     console().print(
         f"{', '.join(str(p) for p in dict.fromkeys(outputs.values()))}: "
-        f"{tables.size(summary.bytes)} in {summary.seconds:.1f} s, {speed}/s; "
+        f"{tables.size(summary.moved)} in {summary.seconds:.1f} s, {speed}/s; "
         f"{summary.blocks} block{'s' * (summary.blocks != 1)}{again}; "
         f"peak memory {tables.size(summary.peak)}{limit}"
     )
@@ -186,6 +186,9 @@ def _interrupted(interrupt: Interrupted) -> NoReturn:
     """Say what is left, and leave."""
     fail(f"interrupted; {interrupt}", 130)
 
+
+# Names that promise nothing but bytes.
+RAW = ("", ".bin", ".raw", ".dat")
 
 OWN = ("out", "shape", "dtype", "memory", "threads", "resume", "force")
 
@@ -217,10 +220,23 @@ def _refusal(op: Op, name: str, text: str) -> str:
     return f"{name}: {op.name} has no such parameter"
 
 
+def _check_format(option: str, path: Path) -> None:
+    """Refuse a name that promises a format other than those that are written."""
+    if path.suffix.lower() not in (".npy", ".npz", *RAW):
+        listed = ", ".join(s for s in RAW if s)
+        raise click.ClickException(
+            f"--{option}: {path.suffix} files are not written; use .npy or .npz, or for raw bytes "
+            f"{listed} or no suffix"
+        )
+
+
 def _outputs(op: Op, given: dict[str, Any], told: dict[str, Any]) -> dict[str, Path]:
     """Files by output; of those that something must ask for, ``told`` says which it asked for."""
     names = [o.name for o in op.writes if not o.asked_by or told.get(o.asked_by) is True]
     out, words = given["out"], ", ".join(f"--{_dashed(n)}" for n in names)
+    for option, path in [("out", out), *((n, given.get(n)) for n in op.outputs)]:
+        if path is not None and option not in op.inputs:
+            _check_format(_dashed(option), Path(path))
     if out is not None:
         if len(names) > 1 and out.suffix.lower() != ".npz":
             raise click.ClickException(f"--out: several results need a .npz, or {words}")

@@ -60,9 +60,13 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did; ``discarded`` are blocks of an earlier run that it did not make use of."""
+    """What a run did; ``discarded`` are blocks of an earlier run that it did not make use of.
+
+    ``moved`` are the bytes of the blocks that it did itself, ``bytes`` those of all.
+    """
 
     bytes: int
+    moved: int
     seconds: float
     blocks: int
     resumed: int
@@ -152,7 +156,7 @@ class Run:
             if earlier is not None:
                 self._verify(note, steps, done)
             try:
-                self._blocks(steps, note, done)
+                moved = self._blocks(steps, note, done)
                 self.publication.publish(self.operands, note, force)
             except KeyboardInterrupt:
                 if not self.publication.done:  # or else it comes too late
@@ -170,7 +174,7 @@ class Run:
                 self._keep(note, done, plan, "--resume")
                 raise
         seconds = time.monotonic() - start
-        return Summary(self.total, seconds, plan.count, resumed, discarded, peak_bytes())
+        return Summary(self.total, moved, seconds, plan.count, resumed, discarded, peak_bytes())
 
     def _begin(self, note: Note, forms: Mapping[str, files.Form], done: Progress) -> None:
         """Make the partial files and the first note, or leave nothing."""
@@ -373,8 +377,9 @@ class Run:
         held["the source of pullback's kernels"] = source_digest()
         return held
 
-    def _blocks(self, steps: Iterable[Step], note: Note, done: Progress) -> None:
-        moved, before = 0, len(done.blocks)
+    def _blocks(self, steps: Iterable[Step], note: Note, done: Progress) -> int:
+        """Do what is not done; the bytes of it."""
+        moved, before, own = 0, len(done.blocks), 0
         self.progress(0, self.total)
         for k, step in enumerate(steps):
             if k >= before:
@@ -383,8 +388,10 @@ class Run:
                 done.blocks.append(checksum)
                 with suppress(OSError):  # an older note is as true, and the run may well succeed
                     note.save(done)
+                own += step.bytes
             moved += step.bytes
             self.progress(min(moved, self.total), self.total)
+        return min(own, self.total)
 
     def _steps(self, plan: Plan, outputs: Arrays) -> list[Step]:
         """The blocks in order."""
