@@ -178,9 +178,10 @@ class Runnable:
         if self.on_gpu or 0 in self.problem.shape:
             return
         for operand in self.problem.positions:
-            self._check_positions(operand, as_numpy(views[operand.name]))
+            self.check_positions(operand, as_numpy(views[operand.name]))
 
-    def _check_positions(self, operand: Operand, values: np.ndarray) -> None:
+    def check_positions(self, operand: Operand, values: np.ndarray) -> None:
+        """Raise for a position that is not along the axis."""
         extent = self.problem.extent
         wrong = (values < 0) | (values >= extent)
         allowed = self.problem.constants.get(operand.allows)

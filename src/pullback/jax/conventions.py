@@ -47,6 +47,12 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     "correction": {"default": None, "doc": "Another name for ddof; give one of them."},
 }
 _DDOF = Parameter("ddof", parse.correction, 0, doc="What is subtracted from the count.")
+_AXIS_NAME = Parameter(
+    "axis_name",
+    parse.flag,
+    None,
+    doc="Inside jax.shard_map: the mesh axis, or axes, over which the op's axis is cut.",
+)
 _UNIQUE = Parameter(
     "unique_indices", parse.flag, False, is_positional=True, doc="Accepted and not needed."
 )
@@ -67,6 +73,8 @@ def _parameters(pair: Pair) -> Iterator[Parameter]:
         yield replace(p, **{"name": NAMES.get(p.name, p.name), **own})
         if p.name == "sorted":
             yield _UNIQUE
+    if pair.forward.parameter("axis") is not None:
+        yield _AXIS_NAME
 
 
 def correction_of(ddof: Any, correction: Any) -> Any:

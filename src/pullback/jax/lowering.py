@@ -104,8 +104,11 @@ def lower_on_cpu(
         return mlir.lower_fun(
             lambda *_: [jnp.zeros(a.shape, a.dtype) for a in ctx.avals_out], multiple_results=True
         )(ctx, *operands)
-    from . import launches
+    from . import launches, partition
 
+    if partition.is_partitioned(ctx.module_context):
+        call = partition.partitioned(pair, direction, inputs, outputs)
+        return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
     problem = pair.problem(direction, inputs)
     avals = dict(zip((*inputs, *outputs), (*ctx.avals_in, *ctx.avals_out), strict=True))
     shapes = {n: (a.shape, np.dtype(a.dtype)) for n, a in avals.items()}

@@ -24,6 +24,7 @@ from .docstrings import docstring
 from .forms import one_dim
 from .launches import PLAIN
 from .operations import Kind, Operation, kind_of
+from .shards import is_sharded, replicated
 from .signatures import Argument, arguments_of
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
@@ -108,6 +109,10 @@ def _borders(offsets: Tensor, x: Tensor, dim: int, name: str) -> Tensor:
     if in_memory and not is_compiling() and not transforms_active():
         marks = borders(offsets, shape, dim, name)
         return torch.as_tensor(marks, device=x.device)
+    if is_sharded(x):
+        # The same for every process; each takes its part where the dimension is sharded.
+        whole = offsets.full_tensor() if is_sharded(offsets) else offsets
+        return replicated(torch.as_tensor(borders(whole, shape, dim, name)), x)
     extent = shape[dim] if shape else 1
     none = torch.zeros(extent + 1, dtype=torch.bool, device=x.device)
     along = none.index_fill(0, offsets[:-1].long(), True)[:extent]

@@ -49,6 +49,7 @@ from .forms import Form, Parameters, as_tuple, unpacked
 from .launches import PLAIN, ByFunction, Launcher, check_dense
 from .library import define
 from .paths import Path, backward_form
+from .shards import give_rules, is_sharded
 
 _WITHOUT_MEMORY = (FakeTensor, FunctionalTensor)
 
@@ -241,6 +242,7 @@ class Operation:
             return self.reference(*tensors, *params)
         if is_compiling():
             if not transforms_active():
+                give_rules(self)
                 return self.op(*tensors, *params)
             is_served = self._is_served(self.forward, params)
             return (self.reference if is_served else self._in_graph)(*tensors, *params)
@@ -334,6 +336,11 @@ class Operation:
         """A call on tensors that are not plain CPU memory, or that a mode wants to see."""
         check_dense(tensors)
         params = self.forward.canonical(params, tensors)
+        if any(map(is_sharded, tensors)):
+            give_rules(self)
+            if self.is_for_torch(self.forward, params, tensors):
+                return self.reference(*tensors, *params)
+            return self.op(*tensors, *params)
         unknown = any(type(t) not in PLAIN and not isinstance(t, _WITHOUT_MEMORY) for t in tensors)
         if unknown or self.is_for_torch(self.forward, params, tensors):
             return self.reference(*tensors, *params)

@@ -1,0 +1,251 @@
+"""Every op on DTensors, run by four gloo processes: bytes of the uncut op, collectives counted.
+
+A script of its own. Operands, results of the uncut op and kernels are made before the processes
+fork, so that each is made once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import traceback
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+import pullback as pb
+import pullback.torch as pt
+from pullback.core.catalog import OPS
+from pullback.core.declare import Role
+from pullback.cut import Cut, Piece, evaluate, to_rows
+from pullback.tools.case import Case
+from pullback.tools.operands import make_operands
+from pullback.torch.forms import Form, as_tuple
+from pullback.torch.operations import kind_of
+
+WORLD = 4
+# Longer than a block of four shards, and not a multiple of one.
+SCAN, ROW = 2500, 9000
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have the same bytes."""
+    a, b = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
+    return torch.equal(a, b)
+
+
+class Call:
+    """One direction of an op in torch: its form, tensors, parameters and uncut results."""
+
+    def __init__(self, op: pb.Op, element: str = "f32", **how: Any):
+        of = kind_of(op.kind)
+        given = of.ordered([*of.usual, *how.pop("given", ())])
+        operation = of.operation(given, tuple(n for n in of.flags if how.get(n)))
+        forward = op.direction == "forward"
+        form = operation.forward if forward else operation.backward
+        assert form is not None
+        self.form: Form = form
+        self.op = operation.op if forward else operation.op_backward
+        has_axis = op.parameter("axis") is not None
+        if has_axis:
+            how.setdefault("axis", 1)
+        length = how.pop("length", SCAN if form.scans else ROW)
+        shape = how.pop("shape", (3, length) if has_axis else (60, 9))
+        self.case = Case.of(op, element, shape, tuple(form.given), **how)
+        operands = make_operands(self.case)
+        self.arrays = operands
+        self.tensors = [torch.as_tensor(operands[o.name]) for o in form.reads]
+        told = {"shape": shape, "num_inputs": shape[0], "num_segments": self.case.segments}
+        values = {
+            p.name: told[p.name] if p.name in told else self.case.parameters.get(p.name, p.default)
+            for p in form.parameters
+        }
+        params = tuple(values[n] for n in form.names)
+        self.params = form.canonical(params, self.tensors)
+        self.want = as_tuple(self.op(*self.tensors, *self.params))
+        self.axis = form.axes(self.params, len(shape))[0] if has_axis else 0
+
+    def warm(self) -> None:
+        """Compile what pieces run, before there are processes."""
+        problem = self.form.problem(self.params, *self.tensors)
+        if problem.is_segmented or self.form.op.parameter("axis") is None:
+            return
+        rows = {o.name: to_rows(problem, o.name, self.arrays[o.name]) for o in problem.reads}
+        evaluate(Cut(problem), [Piece(rows, 0, {}, problem.extent)])
+
+    def distributed(self, mesh: DeviceMesh, dim: int) -> list[DTensor]:
+        """The tensors, those with dimension ``dim`` of the problem sharded along it."""
+        found = []
+        rank = len(self.case.shape)
+        for o, t in zip(self.form.reads, self.tensors, strict=True):
+            is_cut = o.role is Role.ELEMENT or (o.role is Role.ROW and t.dim() == rank)
+            if o.role is Role.IDS:
+                is_cut = dim == 0
+            if o.role is Role.ROW and dim == self.axis:
+                is_cut = False
+            if o.role is Role.OFFSETS:
+                is_cut = False
+            placed = Shard(dim) if is_cut else Replicate()
+            found.append(distribute_tensor(t, mesh, [placed] * mesh.ndim))
+        return found
+
+    def check(self, tensors: list[DTensor]) -> dict[str, int]:
+        """Compare bytes; returns how many collectives of which kind there were."""
+        with CommDebugMode() as seen:
+            found = as_tuple(self.op(*tensors, *self.params))
+        assert len(found) == len(self.want)
+        for o, f, w in zip(self.form.writes, found, self.want, strict=True):
+            whole = f.full_tensor()
+            assert f.shape == w.shape, (o.name, f.shape, w.shape)
+            assert whole.dtype == w.dtype, o.name
+            assert same(whole, w), o.name
+        return {k.__name__: n for k, n in seen.get_comm_counts().items()}
+
+
+VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
+    ("cumsum", "bf16", {"reverse": True}),
+    ("softmax", "f32", {"given": ("where",)}),
+    ("linear_recurrence", "f32", {"given": ("initial",), "return_final": True}),
+]
+
+
+def check_every_op(calls: list[Call], meshes: list[DeviceMesh]) -> None:
+    """Batch dimensions need nothing, the axis one gather for each sweep."""
+    for call in calls:
+        for mesh in meshes:
+            for dim in range(2):
+                tensors = call.distributed(mesh, dim)
+                counts = call.check(tensors)
+                name, pointwise = call.form.op.name, call.form.op.parameter("axis") is None
+                if call.form.is_segmented and dim == 0:
+                    assert {*counts} <= {"broadcast"}, (name, counts)
+                elif dim != call.axis or pointwise:
+                    assert not counts, (name, counts)
+                else:
+                    problem = call.form.problem(call.params, *call.tensors)
+                    cut = Cut(problem)
+                    gathers = len(cut.sweeps) + bool(cut.neighbours)
+                    assert counts.pop("all_gather_into_tensor", 0) == gathers, (name, counts)
+                    # What lies off the grid: every operand and result with an element per position.
+                    assert {*counts} <= {"all_to_all_single"}, (name, counts)
+
+
+def check_on_grid(call: Call, mesh: DeviceMesh) -> None:
+    """Where shards are whole blocks nothing moves but states."""
+    counts = call.check(call.distributed(mesh, 1))
+    assert counts == {"all_gather_into_tensor": 2}, counts
+
+
+def check_autograd(mesh: DeviceMesh, x: torch.Tensor, dy: torch.Tensor) -> None:
+    for name in ("softmax", "cumsum", "logsumexp", "cummax"):
+        function = getattr(pt, name)
+        for placement in (Shard(0), Shard(1), Replicate(), Partial("sum")):
+            plain = x.clone().requires_grad_()
+            want = function(plain, 1)
+            sharded = distribute_tensor(
+                x, mesh, [Shard(1) if placement.is_partial() else placement]
+            )
+            if placement.is_partial():
+                share = x if mesh.get_rank() == 0 else torch.zeros_like(x)
+                sharded = DTensor.from_local(share, mesh, [Partial("sum")], run_check=False)
+            sharded = sharded.detach().requires_grad_()
+            found = function(sharded, 1)
+            if name == "cummax":
+                assert torch.equal(found[1].full_tensor(), want[1]), placement
+                want, found = want[0], found[0]
+            assert same(found.full_tensor(), want), (name, placement)
+            by = dy if want.shape == dy.shape else dy[:, 0]
+            want.backward(by)
+            found.backward(distribute_tensor(by, mesh, found.placements))
+            assert same(sharded.grad.full_tensor(), plain.grad), (name, placement)
+
+
+def check_nested(x: torch.Tensor) -> None:
+    """An axis that two mesh dimensions cut, and a batch beside a cut axis."""
+    mesh = DeviceMesh("cpu", torch.arange(WORLD).view(2, 2))
+    want = pt.cumsum(x, 1)
+    for placements in ([Shard(1), Shard(1)], [Shard(0), Shard(1)], [Shard(1), Shard(0)]):
+        found = pt.cumsum(distribute_tensor(x, mesh, placements), 1)
+        assert list(found.placements) == placements
+        assert same(found.full_tensor(), want), placements
+
+
+def check_refusals(mesh: DeviceMesh, x: torch.Tensor) -> None:
+    sharded = distribute_tensor(x, mesh, [Shard(1)])
+    for call, words in (
+        (lambda: pt.sum(sharded, (0, 1)), "only the first may be sharded"),
+        (lambda: pt.lerp(sharded, x, 0.5), "end: expected a DTensor"),
+    ):
+        try:
+            call()
+        except (pb.UnsupportedError, pb.InvalidProblemError, RuntimeError) as error:
+            assert words in str(error) or "b: expected a DTensor" in str(error), error
+        else:
+            raise AssertionError(words)
+
+
+def check_compiled(mesh: DeviceMesh, x: torch.Tensor) -> None:
+    compiled = torch.compile(lambda t: pt.softmax(t, 1), backend="aot_eager")
+    for placement in (Shard(0), Shard(1)):
+        found = compiled(distribute_tensor(x, mesh, [placement]))
+        assert same(found.full_tensor(), pt.softmax(x, 1)), placement
+
+
+def work(rank: int, port: int, calls: list[Call], more: dict[str, Any]) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+    four, two = DeviceMesh("cpu", list(range(WORLD))), DeviceMesh("cpu", [0, 1])
+    check_every_op(calls, [four])
+    check_on_grid(more["on_grid"], four)
+    check_autograd(four, more["x"], more["dy"])
+    check_nested(more["even"])
+    check_refusals(four, more["x"])
+    check_compiled(four, more["x"])
+    if rank < 2:
+        check_every_op(calls[:6], [two])
+        check_autograd(two, more["x"], more["dy"])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    pb.set_num_threads(1)
+    torch.set_num_threads(1)
+    calls = [Call(op) for op in OPS.values()]
+    calls += [Call(OPS[name], element, **how) for name, element, how in VARIANTS]
+    generator = torch.Generator().manual_seed(0)
+    more = {
+        "on_grid": Call(OPS["softmax"], length=16384),
+        "x": torch.randn(3, 9000, generator=generator),
+        "dy": torch.randn(3, 9000, generator=generator),
+        "even": torch.randn(4, 2048, generator=generator),
+    }
+    for call in calls:
+        call.warm()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    workers = []
+    for rank in range(WORLD):
+        worker = os.fork()
+        if not worker:
+            try:
+                work(rank, port, calls, more)
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
+            os._exit(0)
+        workers.append(worker)
+    failed = [os.waitstatus_to_exitcode(os.waitpid(w, 0)[1]) for w in workers]
+    assert failed == [0] * WORLD, failed
+    print("same bytes")
+
+
+if __name__ == "__main__":
+    main()
