@@ -106,7 +106,7 @@ def lower_on_cpu(
         )(ctx, *operands)
     from . import launches, partition
 
-    if partition.is_partitioned(ctx.module_context):
+    if partition.is_partitioned(ctx.module_context) and ffi_problem() is None:
         call = partition.partitioned(pair, direction, inputs, outputs)
         return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
     problem = pair.problem(direction, inputs)

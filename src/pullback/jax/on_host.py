@@ -16,8 +16,9 @@ import jax
 import ml_dtypes
 import numpy as np
 
+from ..errors import UnsupportedError
 from . import handler
-from .lowering import jax_ffi
+from .lowering import ffi_problem, jax_ffi
 
 TARGET = "pullback_on_host"
 _U8 = 6
@@ -63,8 +64,10 @@ def call(name: str, says: dict[str, Any], results: list[Any], *operands: Any) ->
 
 @cache
 def _register() -> None:
+    problem = ffi_problem()
+    if problem is not None:
+        raise UnsupportedError(f"an axis that is cut over devices needs XLA's FFI: {problem}")
     ffi = jax_ffi()
-    jax.devices("cpu")
     address = ctypes.cast(_handler, ctypes.c_void_p).value
     ffi.register_ffi_target(TARGET, ffi.pycapsule(address), platform="cpu")
 

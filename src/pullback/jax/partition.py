@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..core.declare import Operand, Role
@@ -25,6 +24,7 @@ try:
     # what varies over devices: the program of a partitioned op has no mesh to note it of.
     from jax._src.config import _check_vma
     from jax._src.dispatch import prim_requires_devices_during_lowering as _told
+    from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
 except ImportError:  # another JAX: calls on several devices are not partitioned
     _told = None
 
@@ -39,12 +39,14 @@ def tell_devices(primitive: Any) -> None:
 
 def is_partitioned(context: Any) -> bool:
     """Whether what is lowered in a context runs on several devices and XLA cuts it."""
+    if _told is None:
+        return False
     axes = context.axis_context
     manual = getattr(axes, "manual_axes", None)
     if manual is not None:
         return set(manual) != set(axes.mesh.axis_names) and axes.mesh.size > 1
     devices = getattr(axes, "device_assignment", None)
-    return _told is not None and devices is not None and len(devices) > 1
+    return devices is not None and len(devices) > 1
 
 
 @lru_cache(4096)
@@ -111,7 +113,7 @@ class Rules:
             found.append(NamedSharding(mesh, spec))
         return found
 
-    def factors(self, mesh: Any, operands: Any, results: Any) -> SdyShardingRule:
+    def factors(self, mesh: Any, operands: Any, results: Any) -> Any:
         """How dimensions of operands and results belong together."""
         mapped = []
         for side, names in ((operands, self.inputs), (results, self.outputs)):

@@ -49,10 +49,8 @@ def _along(
     mine, n = place_of(levels), y.shape[dim]
     there = [k for k in range(len(bounds) - 1) if bounds[k] < bounds[k + 1]]
     ahead = [k for k in there if (k > mine if reverse else k < mine)]
-    if ties == "last":
-        holds = same(x, y)
-    else:
-        holds = _begins(y, dim, reverse, mesh, levels, ahead, same)
+    is_last = ties == "last"
+    holds = same(x, y) if is_last else _begins(y, dim, reverse, mesh, levels, ahead, same)
     shape = [n if k == dim else 1 for k in range(y.dim())]
     index = (bounds[mine] + torch.arange(n)).view(shape)
     first = bounds[-1] - 1 if reverse else 0
