@@ -184,7 +184,8 @@ def in_flight(name: str, element: str, shape: tuple[int, int], axis: int) -> str
     for step in launch.steps[: -1 if joins else None]:
         built = compile_step(step, TARGETS["sm_90"])
         held = resident(step, built.registers, built.shared)
-        tile = launch.tile.units * launch.tile.block
+        # A loop that reads ahead has asked for all but the block that it computes.
+        tile = launch.tile.units * launch.tile.block * max(1, step.stages - 1)
         asked.append((held, built.registers, held * tile * case.dtype.itemsize * inputs))
     held, registers, flying = min(asked, key=lambda a: a[2])
     share = min(1.0, flying / LATENCY / BANDWIDTH)

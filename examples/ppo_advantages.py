@@ -3,6 +3,8 @@
 A point on a line is pushed left or right and should stay in the middle. An episode is terminated
 where the point leaves the line, and truncated after fifty steps: then the state it stopped in still
 has a value. Rollouts lie as (steps, environments), the way the common libraries store them.
+Advantages are computed anew in every pass over a rollout, by the critic as it has become: stale
+ones cost reward.
 
     python examples/ppo_advantages.py
 """
@@ -25,11 +27,10 @@ EDGE, LONGEST = 3.0, 50
 @dataclass
 class Rollout:
     features: np.ndarray  # (steps, environments, features)
+    next_features: np.ndarray
     actions: np.ndarray
     chances: np.ndarray  # of pushing right
     rewards: np.ndarray
-    values: np.ndarray
-    next_values: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
 
@@ -46,7 +47,7 @@ class Line:
         self.place = self.random.uniform(-1, 1, environments).astype(np.float32)
         self.age = np.zeros(environments, np.int64)
 
-    def play(self, steps: int, policy: np.ndarray, critic: np.ndarray) -> Rollout:
+    def play(self, steps: int, policy: np.ndarray) -> Rollout:
         taken = []
         for _ in range(steps):
             seen = features_of(self.place)
@@ -59,59 +60,65 @@ class Line:
             truncated = (self.age >= LONGEST) & ~terminated
             reward = np.where(terminated, -10.0, 1.0 - np.abs(place)).astype(np.float32)
             # The state a step leads to, before another episode begins in its place.
-            next_value = features_of(place) @ critic
-            taken.append(
-                (seen, action, chance, reward, seen @ critic, next_value, terminated, truncated)
-            )
+            following = features_of(place)
+            taken.append((seen, following, action, chance, reward, terminated, truncated))
             ended = terminated | truncated
             fresh = self.random.uniform(-1, 1, len(chance)).astype(np.float32)
             self.place, self.age = np.where(ended, fresh, place), np.where(ended, 0, self.age)
         return Rollout(*(np.stack(column) for column in zip(*taken, strict=True)))
 
 
-Advantages = Callable[[Rollout], tuple[np.ndarray, np.ndarray]]
+# Of a rollout, the values of its states and of those they lead to: advantages and returns.
+Pair = tuple[np.ndarray, np.ndarray]
+Advantages = Callable[[Rollout, np.ndarray, np.ndarray], Pair]
 
 
-def ours(r: Rollout) -> tuple[np.ndarray, np.ndarray]:
+def ours(r: Rollout, values: np.ndarray, next_values: np.ndarray) -> Pair:
     flags = {"terminated": r.terminated, "truncated": r.truncated}
-    return pb.gae(r.rewards, r.values, r.next_values, gamma=GAMMA, lam=LAM, axis=0, **flags)
+    return pb.gae(r.rewards, values, next_values, gamma=GAMMA, lam=LAM, axis=0, **flags)
 
 
-def one_by_one(r: Rollout) -> tuple[np.ndarray, np.ndarray]:
+def one_by_one(r: Rollout, values: np.ndarray, next_values: np.ndarray) -> Pair:
     """Plain Python: every step of every environment."""
     steps, environments = r.rewards.shape
     advantages = np.empty_like(r.rewards)
     for k in range(environments):
         ahead = 0.0
         for t in reversed(range(steps)):
-            coming = 0.0 if r.terminated[t, k] else GAMMA * r.next_values[t, k]
-            delta = r.rewards[t, k] + coming - r.values[t, k]
+            coming = 0.0 if r.terminated[t, k] else GAMMA * next_values[t, k]
+            delta = r.rewards[t, k] + coming - values[t, k]
             ended = r.terminated[t, k] or r.truncated[t, k]
             ahead = advantages[t, k] = delta + (0.0 if ended else GAMMA * LAM * ahead)
-    return advantages, advantages + r.values
+    return advantages, advantages + values
 
 
-def step_by_step(r: Rollout) -> tuple[np.ndarray, np.ndarray]:
+def step_by_step(r: Rollout, values: np.ndarray, next_values: np.ndarray) -> Pair:
     """NumPy: a loop over the steps, all environments at once."""
-    delta = r.rewards + GAMMA * r.next_values * ~r.terminated - r.values
+    delta = r.rewards + GAMMA * next_values * ~r.terminated - values
     factor = (GAMMA * LAM * ~(r.terminated | r.truncated)).astype(np.float32)
     advantages, ahead = np.empty_like(delta), np.zeros_like(delta[0])
     for t in reversed(range(len(delta))):
         ahead = advantages[t] = delta[t] + factor[t] * ahead
-    return advantages, advantages + r.values
+    return advantages, advantages + values
 
 
-def update(policy: np.ndarray, r: Rollout, advantages: np.ndarray, epochs: int = 4) -> np.ndarray:
-    """Ascent on PPO's clipped objective."""
-    a = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+def learn(
+    policy: np.ndarray, critic: np.ndarray, r: Rollout, gae: Advantages, epochs: int = 4
+) -> tuple[np.ndarray, np.ndarray]:
+    """Passes over a rollout: advantages, a step on PPO's clipped objective, and a new critic."""
+    flat = r.features.reshape(-1, r.features.shape[-1])
+    squares = flat.T @ flat
     old = np.where(r.actions, r.chances, 1 - r.chances)
     for _ in range(epochs):
-        chance = 1 / (1 + np.exp(-r.features @ policy))
+        advantages, returns = gae(r, r.features @ critic, r.next_features @ critic)
+        a = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        chance = 1 / (1 + np.exp(-(r.features @ policy)))
         ratio = np.where(r.actions, chance, 1 - chance) / old
         clipped = ((a > 0) & (ratio > 1 + CLIP)) | ((a < 0) & (ratio < 1 - CLIP))
         slope = np.where(clipped, 0.0, ratio * a) * (r.actions - chance)
-        policy = policy + np.einsum("te,tef->f", slope, r.features) / slope.size
-    return policy.astype(np.float32)
+        policy = (policy + slope.ravel() @ flat / slope.size).astype(np.float32)
+        critic = np.linalg.solve(squares, flat.T @ returns.ravel()).astype(np.float32)
+    return policy, critic
 
 
 def train(environments: int, steps: int, rounds: int, gae: Advantages) -> tuple[list[float], float]:
@@ -121,14 +128,18 @@ def train(environments: int, steps: int, rounds: int, gae: Advantages) -> tuple[
     rewards, taken = [], []
     for _ in range(rounds):
         began = time.perf_counter()
-        rollout = line.play(steps, policy, critic)
-        advantages, returns = gae(rollout)
-        policy = update(policy, rollout, advantages)
-        flat = rollout.features.reshape(-1, 3)
-        critic = np.linalg.lstsq(flat, returns.ravel(), rcond=None)[0].astype(np.float32)
+        rollout = line.play(steps, policy)
+        policy, critic = learn(policy, critic, rollout, gae)
         taken.append(time.perf_counter() - began)
         rewards.append(float(rollout.rewards.mean()))
     return rewards, min(taken)
+
+
+def shown(what: str, mine: float, loop: float, slow: float) -> str:
+    return (
+        f"{what}: pullback {mine * 1e3:.2f} ms, NumPy by steps {loop * 1e3:.2f} ms "
+        f"({loop / mine:.2f} times), Python {slow * 1e3:.0f} ms ({slow / mine:.1f} times)"
+    )
 
 
 def main(environments: int = 64, steps: int = 512, rounds: int = 12) -> list[float]:
@@ -136,25 +147,21 @@ def main(environments: int = 64, steps: int = 512, rounds: int = 12) -> list[flo
     rewards, whole = train(environments, steps, rounds, ours)
     for number, mean in enumerate(rewards):
         print(f"round {number:2d}  mean reward {mean:.3f}")
-    rollout = Line(environments).play(steps, np.zeros(3, np.float32), np.ones(3, np.float32))
-    expected = one_by_one(rollout)
+    policy, critic = np.zeros(3, np.float32), np.ones(3, np.float32)
+    rollout = Line(environments).play(steps, policy)
+    given = rollout, rollout.features @ critic, rollout.next_features @ critic
+    expected = one_by_one(*given)
     for way in (ours, step_by_step):
-        for got, wanted in zip(way(rollout), expected, strict=True):
+        for got, wanted in zip(way(*given), expected, strict=True):
             np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
     ways = (ours, step_by_step, one_by_one)
-    mine, loop, slow = in_turns(*(lambda way=way: way(rollout) for way in ways))
-    _, whole_slow = train(environments, steps, 2, one_by_one)
+    alone = in_turns(*(lambda way=way: way(*given) for way in ways))
+    learning = in_turns(*(lambda way=way: learn(policy, critic, rollout, way) for way in ways))
     _, whole_loop = train(environments, steps, rounds, step_by_step)
-    print(
-        f"advantages of {steps}x{environments}: pullback {mine * 1e3:.2f} ms, "
-        f"NumPy by steps {loop * 1e3:.2f} ms ({loop / mine:.1f} times), "
-        f"Python {slow * 1e3:.0f} ms ({slow / mine:.0f} times)"
-    )
-    print(
-        f"a round of training, rollout and update included: pullback {whole * 1e3:.1f} ms, "
-        f"NumPy by steps {whole_loop * 1e3:.1f} ms ({whole_loop / whole:.2f} times), "
-        f"Python {whole_slow * 1e3:.0f} ms ({whole_slow / whole:.1f} times)"
-    )
+    _, whole_slow = train(environments, steps, 2, one_by_one)
+    print(shown(f"advantages of {steps}x{environments}", *alone))
+    print(shown("learning from a rollout in four passes", *learning))
+    print(shown("a round, with a rollout simulated in Python", whole, whole_loop, whole_slow))
     return rewards
 
 

@@ -97,26 +97,38 @@ def gives_everything(choice: dict[str, Any]) -> bool:
     return bool(optional) and all(optional)
 
 
-def variants_for(op: pb.Op, element: str) -> Iterator[dict[str, Any]]:
-    """Those of an element type.
-
-    A selection is a kernel of its own, a second to compile, and no different in another element
-    type; there, one with every operand that may be left out has to do.
-    """
-    whole = False
-    for choice in variants(op):
-        usual = element == "f32" or selects_as_usual(op, choice)
-        if usual or (gives_everything(choice) and not whole):
-            whole = whole or not usual
-            yield choice
-
-
 def places(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], Any]]:
     """Shapes and axes that reach each loop nest."""
     if is_segmented(op):
         return [(ROWS, 0), ((14, 9), 0)]
     bent = [(BENT, (0, 2))] if has_axes(op) and element == "f32" else []
     return [(ROWS, -1), (COLUMNS, 0), *bent]
+
+
+def spots(op: pb.Op, element: str) -> Iterator[tuple[dict[str, Any], tuple[tuple[int, ...], Any]]]:
+    """Choices of an op, each with a shape and an axis.
+
+    A selection on a loop nest is a kernel of its own, a second to compile. The usual one is taken
+    everywhere; of the others every two choices occur together, and each with every loop nest. They
+    are no different in another element type: there, one with every operand that may be left out
+    has to do, on loop nests by turns.
+    """
+    where = places(op, element)
+    usual, *others = variants(op)
+    yield from ((usual, place) for place in where)
+    if element == "f32":
+        for choice in pairwise({**choices(op), "place": where}):
+            place = choice.pop("place")
+            if choice != usual:
+                yield choice, place
+        return
+    whole = False
+    for choice in others:
+        if selects_as_usual(op, choice):
+            yield from ((choice, place) for place in where)
+        elif gives_everything(choice) and not whole:
+            whole = True
+            yield choice, where[ELEMENTS.index(element) % len(where)]
 
 
 def shapes(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], object, str]]:
@@ -155,12 +167,11 @@ def is_defined(case: Case, kind: str) -> bool:
 def value_cases(op: pb.Op, element: str) -> Iterator[tuple[Case, str, str]]:
     """Cases to compare with the oracle: ``(case, kind of data, edge)``."""
     base = default(op, element)
-    for choice in variants_for(op, element):
-        for (shape, axis), kind in product(places(op, element), KINDS):
-            # A row walked from its end is a kernel more; columns are not.
-            if choice.get("reverse") and element in ("f16", "bf16") and shape == ROWS:
-                continue
-            yield chosen(base, choice).but(shape=shape, axis=axis), kind, kind
+    for (choice, (shape, axis)), kind in product(spots(op, element), KINDS):
+        # A row walked from its end is a kernel more; columns are not.
+        if choice.get("reverse") and element in ("f16", "bf16") and shape == ROWS:
+            continue
+        yield chosen(base, choice).but(shape=shape, axis=axis), kind, kind
     for shape, axis, edge in shapes(op, element):
         yield base.but(shape=shape, axis=axis), "normal", edge
     if is_segmented(op):

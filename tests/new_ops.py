@@ -179,6 +179,7 @@ ROWS = [
        (rows_of("d_mean"), rows_of("d_total")), (DX,), lambda: TWO_BACKWARD, (SHAPE, AXES)),
 ]  # fmt: skip
 NAMES = [row.name for row in ROWS]
+BY_NAME = {row.name: row for row in ROWS}
 
 
 # Definitions.

@@ -28,6 +28,7 @@ from pullback.tools.case import Case
 from pullback.tools.operands import make_operands
 from pullback.torch.forms import Form, as_tuple
 from pullback.torch.operations import kind_of
+from pullback.torch.shards import give_rules
 
 WORLD = 4
 # Longer than a block of four shards, and not a multiple of one.
@@ -47,6 +48,7 @@ class Call:
         of = kind_of(op.kind)
         given = of.ordered([*of.usual, *how.pop("given", ())])
         operation = of.operation(given, tuple(n for n in of.flags if how.get(n)))
+        give_rules(operation)
         forward = op.direction == "forward"
         form = operation.forward if forward else operation.backward
         assert form is not None

@@ -26,9 +26,8 @@ LOSS = "axis=-1, ignore_index=None, label_smoothing=0.0, z_loss=0.0, out=None"
 SIGNATURES = {
     **dict.fromkeys(["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"], SCAN),
     "cumsum_backward": f"(dy, *, axis=-1, {RUNS})",
-    **dict.fromkeys(
-        ["cumprod_backward", "logcumsumexp_backward"], f"(dy, *, x, y, axis=-1, {RUNS})"
-    ),
+    "cumprod_backward": f"(dy, *, x, y=None, axis=-1, {RUNS})",
+    "logcumsumexp_backward": f"(dy, *, x, y, axis=-1, {RUNS})",
     **dict.fromkeys(
         ["cummax_backward", "cummin_backward"], f"(dy, *, x, ties='first', axis=-1, {RUNS})"
     ),
@@ -44,9 +43,10 @@ SIGNATURES = {
         "(dy, *, x, y, axis=None, ties='split', where=None, out=None)",
     ),
     **dict.fromkeys(
-        ["prod_backward", "norm2_backward", "logsumexp_backward"],
+        ["norm2_backward", "logsumexp_backward"],
         "(dy, *, x, y, axis=None, where=None, out=None)",
     ),
+    "prod_backward": "(dy, *, x, y=None, axis=None, where=None, out=None)",
     "var_backward": "(dy, *, x, axis=None, correction=1, where=None, out=None)",
     "std_backward": "(dy, *, x, y, axis=None, correction=1, where=None, out=None)",
     **dict.fromkeys(["softmax", "log_softmax"], "(x, axis=-1, *, where=None, out=None)"),
@@ -69,10 +69,8 @@ SIGNATURES = {
         ["segment_max_backward", "segment_min_backward"],
         SEGMENT_BACKWARD.format("input, output, ties='split', "),
     ),
-    **dict.fromkeys(
-        ["segment_prod_backward", "segment_logsumexp_backward"],
-        SEGMENT_BACKWARD.format("input, output, "),
-    ),
+    "segment_prod_backward": SEGMENT_BACKWARD.format("input, output=None, "),
+    "segment_logsumexp_backward": SEGMENT_BACKWARD.format("input, output, "),
     **dict.fromkeys(
         ["segment_softmax_backward", "segment_log_softmax_backward"],
         f"(dy, segment_ids=None, *, y, num_segments=None, {CUT}, out=None)",

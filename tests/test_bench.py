@@ -39,6 +39,7 @@ from pullback.tools.bench.peers import PEERS, prepare
 from pullback.tools.bench.timing import Times, interleave
 from pullback.tools.bench.verify import verify
 from pullback.tools.case import cuts
+from pullback.tools.choices import chosen
 from pullback.tools.operands import make_operands, make_outputs
 from scripts import SOURCE, run_script
 
@@ -187,6 +188,29 @@ def test_peers_of_recurrences(name: str) -> None:
                 continue  # made of a y that comes of a b of the peer's own
             np.testing.assert_allclose(np.asarray(a), b, rtol=1e-4, atol=1e-4, err_msg=peer)
     assert verify(case, operands, case.results(operands)).how == "all"
+
+
+FORMS = {
+    "cumsum": {"exclusive": True, "reverse": True, "+resets": True},
+    "cumprod": {"exclusive": True, "reverse": True},
+    "logcumsumexp": {"+resets": True},
+    "linear_recurrence": {"+resets": True},
+    "gae": {"+terminated": True, "+truncated": True},
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_peers_of_forms(name: str) -> None:
+    """Scans that no library has by name, written with what each has."""
+    case = chosen(small(name), FORMS[name])
+    operands = make_operands(case)
+    wanted = list(case.results(operands).values())
+    is_cut = any(n[0] == "+" for n in FORMS[name])
+    for peer in installed(("torch", "jax", "jax.scan") if is_cut else ("torch", "jax")):
+        got = PEERS[peer].prepare(case, operands)()
+        results = got if isinstance(got, (list, tuple)) else [got]
+        for a, b in zip(results, wanted, strict=True):
+            np.testing.assert_allclose(np.asarray(a), b, rtol=1e-4, atol=1e-4, err_msg=peer)
 
 
 def test_no_loop_over_a_million_steps() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pullback.tools.bench import objection, plain, scaling
+from pullback.tools.bench import objection, plain, scaling, summarise
 from pullback.tools.bench.timing import interleave
 from pullback.tools.cli import main
 from pullback.tools.cli.output import write_atomically
@@ -39,6 +39,23 @@ def test_table_and_files(tmp_path: Path) -> None:
     text = page.read_text()
     assert {"table", "svg"} <= stands_alone(text).seen
     assert "of copy" in text
+
+
+def test_a_form_of_an_op(tmp_path: Path) -> None:
+    """An option for each parameter and operand that selects a record, for the ops that have it."""
+    report = tmp_path / "now.json"
+    wanted = ("cumsum", "softmax", "--direction", "forward", "--axes", "-1", *SMALL)
+    result = invoke(*wanted, "--exclusive", "--resets", "--json", report)
+    assert result.exit_code == 0, result.output
+    (cell,) = json.loads(report.read_text())["cells"]
+    assert (cell["op"], cell["axis"]) == ("cumsum", "-1 exclusive=True +resets")
+    assert cell["check"]["ok"]
+    refused = invoke("softmax", *SMALL, "--ties", "last", "--exclusive")
+    assert refused.exit_code == 2
+    assert "no op that is asked for has --exclusive, --ties" in refused.output
+    refused = invoke("cumsum", "--scaling", "--exclusive")
+    assert refused.exit_code == 2
+    assert "--scaling does not go with a choice of an op's form" in refused.output
 
 
 def test_eighty_columns_are_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -234,3 +251,83 @@ def test_a_report_goes_through_links_and_into_pipes(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert pipe.is_fifo()
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Ctrl-C before the case after so many."""
+    from pullback.tools.bench import harness
+
+    measure, taken = harness.measure, []
+
+    def stop(case: object, settings: object) -> dict:
+        if len(taken) == after:
+            raise KeyboardInterrupt
+        taken.append(case)
+        return measure(case, settings)
+
+    monkeypatch.setattr(harness, "measure", stop)
+
+
+def test_an_interrupted_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = tmp_path / "now.json"
+    command = ("mean", "sum", *SMALL, "--json", report)
+    with monkeypatch.context() as patched:
+        interrupted(patched, 3)
+        stopped = invoke(*command)
+    assert stopped.exit_code == 2
+    assert "stopped after 3 of 4 cases; the same command continues" in stopped.output
+    held = json.loads(report.read_text())
+    assert held["unfinished"]
+    first = [c["runs"] for c in held["cells"]]
+    with monkeypatch.context() as patched:
+        interrupted(patched, 1)
+        result = invoke(*command)
+    assert result.exit_code == 0, result.output
+    assert "3 cases are there" in result.output
+    found = json.loads(report.read_text())
+    assert "unfinished" not in found
+    assert [c["runs"] for c in found["cells"][:3]] == first
+    assert len(found["cells"]) == 4
+
+
+def test_what_was_measured_otherwise_is_not_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "now.json"
+    with monkeypatch.context() as patched:
+        interrupted(patched, 1)
+        invoke("mean", *SMALL, "--json", report)
+    result = invoke("mean", *SMALL, "--rounds", 1, "--json", report)
+    assert "are there" not in result.output
+    assert len(json.loads(report.read_text())["cells"]) == 2
+
+
+def test_pages_from_a_saved_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report, page = tmp_path / "now.json", tmp_path / "now.html"
+    assert invoke("mean", *SMALL, "--json", report).exit_code == 0
+    monkeypatch.setattr("pullback.tools.bench.run", lambda *a: pytest.fail("measured again"))
+    result = invoke("--from", report, "--html", page)
+    assert result.exit_code == 0, result.output
+    assert "geometric means over 2 cases" in result.output
+    assert "mean_backward" in page.read_text()
+    refused = invoke("--from", report, "--threads", 2)
+    assert refused.exit_code == 2
+    assert "--from does not go with --threads" in refused.output
+
+
+def test_a_busy_machine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "other processes used 40% of the CPUs"
+    for share, is_said in ((0.4, True), (0.02, False), (None, False)):
+        monkeypatch.setattr("pullback.tools.bench.busy_share", lambda share=share: share)
+        assert (said in invoke("mean", *SMALL, "--axes", "-1").output) == is_said
+
+
+def test_a_loss_within_the_noise_is_none() -> None:
+    times = {"ms": 1.0, "median_ms": 1.0, "rounds": 5}
+    cell = {"op": "sum", "dtype": "f32", "shape": "4x4", "axis": "-1", "bytes": 64,
+            "copy": times, "check": {"ok": True}}  # fmt: skip
+    for noise, lost, close in ((0.01, 1, 0), (0.2, 0, 1)):
+        plan = {**times, "noise": noise}
+        runs = {"plan": plan, "function": plan, "numpy": {**plan, "ms": 0.9}}
+        found = summarise([{**cell, "runs": runs}])
+        assert (len(found["lost"]), len(found["close"])) == (lost, close)

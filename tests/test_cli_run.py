@@ -14,6 +14,8 @@ import pullback as pb
 from pullback.tools.bench import Case, find_op
 from pullback.tools.files import Job, blocks, running, segments
 from pullback.tools.files.blocks import cut
+from pullback.tools.files.long_rows import boxes
+from pullback.tools.operands import make_operands
 from run_files import RNG, normal, run, same
 
 
@@ -150,6 +152,56 @@ def test_columns_narrower_than_a_page_are_copied(
                "--memory", "2GB", "--out", tmp_path / "dx.npy")  # fmt: skip
     assert int(re.search(r"(\d+) blocks", said)[1]) > 20
     assert same(np.load(tmp_path / "dx.npy"), getattr(pb, op)(dy, y=y, axis=axis))
+
+
+class TestLongRows:
+    """Rows that do not fit are cut along the axis; states go on from piece to piece."""
+
+    @pytest.fixture(autouse=True)
+    def narrow(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Room for a few kilobytes, whatever the process takes."""
+        monkeypatch.setattr(running.Run, "_room_beside", lambda *_: 1 << 13)
+
+    def check(
+        self, folder: Path, op: str, shape: tuple[int, ...], order: str, **how: object
+    ) -> None:
+        case = Case.of(find_op(op), "f32", shape, **how)
+        operands = make_operands(case)
+        told: list[object] = []
+        for name, array in operands.items():
+            np.save(folder / f"{name}.npy", np.asarray(array, order=order))
+            told += [f"--{name}", folder / f"{name}.npy"]
+        for name, value in how.items():
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            told += [f"--{name}"] if value is True else [f"--{name}", text]
+        (out,) = case.outputs
+        said = run(op, *told, "--memory", "2GB", "--out", folder / "out.npy")
+        assert int(re.search(r"(\d+) block", said)[1]) <= max(1, shape[0])
+        found = np.load(folder / "out.npy")
+        wanted = case.results(operands)[out]
+        assert same(found.reshape(wanted.shape), wanted)
+
+    @pytest.mark.parametrize(
+        "op", ["cumprod_backward", "logcumsumexp_backward", "linear_recurrence", "cumsum"]
+    )
+    def test_scans(self, tmp_path: Path, op: str) -> None:
+        self.check(tmp_path, op, (3, 1400), "C", axis=1)
+
+    def test_a_softmax(self, tmp_path: Path) -> None:
+        self.check(tmp_path, "softmax", (3, 9000), "C", axis=1)
+
+    def test_several_axes(self, tmp_path: Path) -> None:
+        self.check(tmp_path, "sum", (130, 90), "C", axis=(0, 1))
+
+    def test_fortran_order_along_the_outer_axis(self, tmp_path: Path) -> None:
+        self.check(tmp_path, "cumsum", (3, 1400), "F", axis=1)
+
+    def test_boxes_cover_positions_in_order(self) -> None:
+        """Boxes of several axes cover every position once, in order."""
+        flat = np.arange(60).reshape(3, 4, 5)
+        for start, stop in ((0, 60), (7, 8), (3, 41), (19, 20), (20, 40), (0, 0)):
+            found = [flat[box].ravel() for box in boxes((3, 4, 5), start, stop)]
+            assert [*np.concatenate([[], *found])] == [*range(start, stop)]
 
 
 class TestSegmentBlocks:

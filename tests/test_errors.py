@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 
 import pullback as pb
-from cells import DTYPES, ELEMENTS, OPS, Fenced, arrays_of, lies_anyhow, outputs_for
+from cells import (
+    DTYPES,
+    ELEMENTS,
+    OPS,
+    Fenced,
+    arrays_of,
+    lies_anyhow,
+    outputs_for,
+    same_bytes,
+)
 from grid import default, has_axes, has_axis, is_segmented
 from pullback.core.declare import Role, Type
 from pullback.tools.case import Case, function_of
@@ -194,6 +203,32 @@ def test_saves_that_are_read_cannot_be_left_out(op):
             plan.run(**call.operands, **call.outputs)
         else:
             call.refused(pb.InvalidProblemError, name, op.name, "None", functions=False)
+
+
+SPARING = [op for op in pb.catalog() if op.spared]
+
+
+def test_which_saves_are_not_read():
+    """Asked of the records, none of which names them."""
+    assert {op.name: op.spared for op in SPARING} == {
+        "cumprod_backward": ("y",),
+        "prod_backward": ("y",),
+        "segment_prod_backward": ("output",),
+    }
+
+
+@pytest.mark.parametrize("op", SPARING, ids=lambda op: op.name)
+def test_functions_do_not_ask_for_saves_that_are_not_read(op):
+    call = Call(op)
+    (name,) = op.spared
+    expected = call.case.call(call.operands)
+    for absent in ({}, {name: None}):
+        less = {n: a for n, a in call.operands.items() if n != name} | absent
+        for _ in range(2):  # the second call goes the short way
+            assert same_bytes(call.case.call(less), expected)
+    call.operands[name] = np.zeros((9, 9), call.case.dtype)
+    with pytest.raises(pb.InvalidProblemError, match=f"^{name}: expected shape"):
+        call.call()
 
 
 @every_op

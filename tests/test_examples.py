@@ -19,5 +19,16 @@ def test_ppo_advantages(capsys, monkeypatch):
     rewards = module.main(environments=16, steps=128, rounds=8)
     assert rewards[-1] > rewards[0] + 0.2
     shown = capsys.readouterr().out.splitlines()
-    assert shown[-2].startswith("advantages of 128x16: pullback")
-    assert shown[-1].startswith("a round of training")
+    assert shown[-3].startswith("advantages of 128x16: pullback")
+    assert shown[-2].startswith("learning from a rollout in four passes: pullback")
+    assert shown[-1].startswith("a round, with a rollout simulated in Python: pullback")
+
+
+def test_reservoir_levels(capsys):
+    spec = importlib.util.spec_from_file_location("reservoir", EXAMPLES / "reservoir_xarray.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.main(reservoirs=2, days=1400, chunk=365)
+    assert found.dims == ("reservoir", "time")
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == ["1400 days in 4 chunks", "same bytes as one array: True"]

@@ -61,8 +61,12 @@ CASES = {
         (A, B, STATE),
     ),
     "recurrence with resets": same("linear_recurrence", (A, B), resets=RESETS),
-    "discounted sum": same("discounted_sum", (A,), 0.9, done=RESETS, initial=STATE),
-    "discounted sum by an array": same("discounted_sum", (A,), B),
+    "discounted sum": (
+        lambda x, s: pj.discounted_sum(x, 0.9, done=RESETS, initial=s),
+        lambda x, s: pb.discounted_sum(x, 0.9, done=RESETS, initial=s),
+        (A, STATE),
+    ),
+    "discounted sum by an array": same("discounted_sum", (A, B)),
     "cross entropy": same("cross_entropy", (A,), TARGET, **SMOOTH),
     "cross entropy, ignored": same("cross_entropy", (A,), TARGET, ignore_index=2),
     "lerp by an array": same("lerp", (A, B, A / 2)),
@@ -73,6 +77,7 @@ TWICE = [
     "softmax where",
     "segment_softmax by ids",
     "recurrence",
+    "discounted sum by an array",
     "cross entropy",
     "lerp by an array",
 ]

@@ -19,13 +19,25 @@ from jax.test_util import check_grads
 
 import pullback as pb
 from jax_ops import bytes_of
+from new_ops import (
+    STATE,
+    finite,
+    from_gradient,
+    from_state,
+    let_in,
+    part,
+    passed_itself,
+    share,
+    step,
+    step_backward,
+)
 from pullback.api.functions import make_function as make_plain
 from pullback.core import parse
 from pullback.core.catalog import OPS, register, unregister
 from pullback.core.declare import Op, Operand, Parameter, Role, Text, Type
 from pullback.formulas import reduce
 from pullback.formulas.folds import PEAK, TOTAL, add, recurrence
-from pullback.formulas.primitives import INF, exp, where
+from pullback.formulas.primitives import INF, where
 from pullback.formulas.record import Monoid, Pass, RowFormula, ScanFormula
 from pullback.jax import lowering
 from pullback.jax.functions import make_function
@@ -45,22 +57,6 @@ def both(kind, family, forward, backward):
 # A linear recurrence; the initial state may be left out, the final one is given on demand.
 
 
-def step(a, b):
-    return a, b
-
-
-def state_itself(passed):
-    return passed
-
-
-def from_state(initial):
-    return 1.0, initial
-
-
-def step_backward(dy, a):
-    return a, where(a == 0, 0.0, a * dy)
-
-
 def gradients(dy, y_before, passed):
     return (dy + passed) * y_before, dy + passed
 
@@ -69,17 +65,12 @@ def gradients_after_state(dy, y_before, first, initial, passed):
     return (dy + passed) * where(first, initial, y_before), dy + passed
 
 
-def from_gradient(d_final):
-    return 1.0, d_final
-
-
-STATE = ("factor", "passed")
 FORWARD = ScanFormula(
     Monoid(step, recurrence, (1.0, 0.0), STATE),
-    state_itself,
+    passed_itself,
     inclusive=True,
     against=False,
-    end=state_itself,
+    end=passed_itself,
 )
 BACKWARD = ScanFormula(
     Monoid(step_backward, recurrence, (1.0, 0.0), STATE),
@@ -92,7 +83,7 @@ BACKWARD = ScanFormula(
 def backward_of(initial, d_final):
     record = replace(BACKWARD, start=from_gradient if d_final else None)
     if initial:
-        record = replace(record, finish=gradients_after_state, end=state_itself)
+        record = replace(record, finish=gradients_after_state, end=passed_itself)
     return record
 
 
@@ -122,22 +113,6 @@ ROWS = [
 
 
 # A softmax over the elements that a mask lets in, or all.
-
-
-def let_in(x, mask):
-    return where(mask, x, -INF)
-
-
-def finite(peak):
-    return where(peak == -INF, 0.0, peak)
-
-
-def part(x, mask, shift):
-    return where(mask, exp(x - shift), 0.0)
-
-
-def share(x, mask, shift, total):
-    return where(mask, exp(x - shift) / total, 0.0)
 
 
 def product(dy, y):
@@ -291,11 +266,11 @@ def one_more_backward(dy):
 
 
 SUMS = ScanFormula(
-    Monoid(one_more, recurrence, (1.0, 0.0), STATE), state_itself, inclusive=True, against=False
+    Monoid(one_more, recurrence, (1.0, 0.0), STATE), passed_itself, inclusive=True, against=False
 )
 SUMS_BACKWARD = ScanFormula(
     Monoid(one_more_backward, recurrence, (1.0, 0.0), STATE),
-    state_itself,
+    passed_itself,
     inclusive=True,
     against=True,
 )

@@ -188,3 +188,12 @@ def test_signatures_and_docstrings():
 def test_names_are_taken_once():
     with pytest.raises(ValueError, match="'cumsum' is already in the catalog"):
         register(next(op for op in pb.catalog() if op.name == "cumsum"))
+
+
+def test_an_output_of_its_own_beside_one_of_the_callers():
+    x = np.random.default_rng(4).standard_normal((21, 50))
+    out = np.empty((21, 1)), None
+    mean, total = function_of(OPS["mean_and_total"])(x, 1, keepdims=True, out=out)
+    assert mean is out[0]
+    np.testing.assert_allclose(mean, x.mean(1, keepdims=True), rtol=1e-12)
+    np.testing.assert_allclose(total, x.sum(1, keepdims=True), rtol=1e-12)

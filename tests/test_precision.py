@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import pullback as pb
+from pullback.cpu.launch import Launch
 from pullback.errors import InvalidProblemError
 from pullback.precision import DEFAULT
+from pullback.tools.bench import find_op
+from pullback.tools.case import Case
+from pullback.tools.operands import make_operands, make_outputs
 from scripts import run_script
 
 DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -235,11 +240,32 @@ def test_what_a_plan_says_it_computes_in(descriptor, computed):
     assert plan.precision_guarantee.accumulator == "f64"
 
 
+@pytest.mark.parametrize(
+    ("name", "element", "differ"),
+    [
+        ("softmax", "f32", True),
+        ("norm2_backward", "bf16", True),
+        ("softmax", "f64", False),
+        ("sum", "f32", False),
+        ("mean_backward", "f32", False),
+        ("prod_backward", "f32", False),
+    ],
+)
+def test_kernels_that_are_the_same_are_compiled_once(name, element, differ):
+    case = Case.of(find_op(name), element, (4, 6), axis=-1)
+    arrays = make_operands(case) | make_outputs(case)
+    strides = {n: a.strides for n, a in arrays.items()}
+    keys = set()
+    for precision in ("fast", "tight"):
+        keys.add(Launch(replace(case.problem, precision=precision), strides, 1)._key)
+    assert len(keys) == 1 + differ
+
+
 def test_the_environment_chooses():
     code = "import pullback as pb; print(pb.get_precision())"
     for precision in ("fast", "tight"):
         assert run_script(code, PULLBACK_PRECISION=precision).strip() == precision
-    assert run_script(code, PULLBACK_PRECISION="").strip() == DEFAULT
+    assert run_script(code, PULLBACK_PRECISION="").strip() == DEFAULT == "fast"
 
 
 def test_what_is_no_precision():

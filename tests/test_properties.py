@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from cells import LAYOUTS, OPS, cover, run_fenced
 from grid import NUMBERS, default, has_axes, has_axis, is_defined, is_segmented
 from pullback.core import parse
-from pullback.formulas.record import ScanFormula
-from pullback.formulas.recurrence import linear
 from pullback.tools.case import Case
 from pullback.tools.choices import chosen, selectors
 from pullback.tools.operands import exactly, make_operands
@@ -67,21 +65,21 @@ def problems(draw, name: str) -> tuple[Case, dict[str, np.ndarray], str]:
         choice |= {n: True for n in choice if n[0] == "+"}
     case = chosen(default(op, element, shape), choice).but(**fields)
     # inf times a sum that cancels depends on where the product is taken.
-    multiplies = case.has_products or (is_defined(case, "normal") and is_recurrence(case))
-    palettes = [p for p in PALETTES if p != "minus inf" or not multiplies]
+    palettes = [p for p in PALETTES if p != "minus inf" or not case.has_products]
     return case, operands(draw, case, PALETTES[draw(st.sampled_from(palettes))]), layout
 
 
-def is_recurrence(case: Case) -> bool:
-    """Whether a state is multiplied by what operands hold."""
-    return isinstance(case.formula, ScanFormula) and case.formula.monoid.combine is linear
+# What states are multiplied by: infinite, it is that inf.
+FACTORS = ("a", "discount")
 
 
 def operands(draw, case: Case, palette: list[float]) -> dict[str, np.ndarray]:
     def numbers(one: Case, name: str, rng: np.random.Generator) -> np.ndarray:
         shape = one.shape_of(name)
         size = int(np.prod(shape))
-        values = st.integers(-3, 3) if name in one.cotangents else st.sampled_from(palette)
+        is_factor = one.op.family == "recurrence" and name in FACTORS
+        held = [v for v in palette if not is_factor or np.abs(v) != INF]
+        values = st.integers(-3, 3) if name in one.cotangents else st.sampled_from(held)
         picks = draw(st.lists(values, min_size=size, max_size=size))
         return np.array(picks, np.float64).reshape(shape)
 

@@ -448,6 +448,79 @@ def test_growth_of_factors():
     assert not y[800:].any()
 
 
+def by_steps(a, b):
+    """Chunk by chunk of one row as the scan joins them, with guards on every product."""
+
+    def times(x, y):
+        p = x * y
+        return 0.0 if p != p and (x == 0 or y == 0) else p
+
+    def join(first, later):
+        return times(first[0], later[0]), later[1] + times(later[0], first[1])
+
+    before, carried, y = (1.0, 0.0), (1.0, 0.0), []
+    for start in range(0, len(b), 8):
+        if start and start % SCAN_BLOCK == 0:
+            before, carried = join(before, carried), (1.0, 0.0)
+        held = [(float(p), float(q)) for p, q in zip(a, b, strict=True)][start : start + 8]
+        held += [(1.0, 0.0)] * (8 - len(held))
+        for half in (1, 2, 4):
+            below = [k // half * half - 1 for k in range(8)]
+            held = [join(held[below[k]], v) if k & half else v for k, v in enumerate(held)]
+        y += [join(join(before, carried), state)[1] for state in held]
+        carried = join(carried, held[7])
+    return np.array(y[: len(b)])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("bad", [None, INF, NAN])
+def test_guards_are_where_they_are_needed(bad, axis):
+    """The bits of guarded products, in chunks that run without guards and in those that cannot.
+
+    Zero factors stand at every place of a chunk, and behind and in front of what is not finite.
+    """
+    rng = np.random.default_rng(13)
+    a, b = rng.standard_normal((2, 9, 1100))
+    a[rng.random(a.shape) < 0.1] = 0.0
+    b[rng.random(b.shape) < 0.1] = -0.0
+    if bad is not None:
+        a[1::2][rng.random(a[1::2].shape) < 0.01] = bad
+        b[2::3][rng.random(b[2::3].shape) < 0.02] = bad
+    with np.errstate(invalid="ignore"):
+        expected = np.array([by_steps(p, q) for p, q in zip(a, b, strict=True)])
+    laid = [np.ascontiguousarray(np.moveaxis(v, 1, axis)) for v in (a, b)]
+    y = np.moveaxis(pb.linear_recurrence(*laid, axis=axis), axis, 1)
+    assert np.array_equal(np.isnan(y), np.isnan(expected))
+    known = ~np.isnan(expected)
+    assert y[known].tobytes() == expected[known].tobytes()
+    assert known.all() == (bad is None)
+
+
+def test_not_even_a_sign_crosses_a_border():
+    """A run of -0 gives the same bits behind a run of either sign."""
+    marks = np.zeros(40, bool)
+    marks[[11, 27]] = True
+    found = []
+    for before in (1.0, -1.0):
+        b = np.where(np.arange(40) < 11, before, -0.0)
+        y = pb.linear_recurrence(np.full(40, -0.5), b, resets=marks)
+        back = pb.linear_recurrence_backward(b[::-1], a=np.full(40, -0.5), y=y, resets=marks[::-1])
+        done = pb.discounted_sum(b[::-1], 0.5, done=marks[::-1])
+        found.append([y[11:].tobytes(), back[1][::-1][12:].tobytes(), done[::-1][11:].tobytes()])
+    assert found[0] == found[1]
+
+
+def test_a_final_state_alone():
+    """Of the two outputs either may be left out."""
+    a, b, *_ = problem((3, 600), np.float32, 14)
+    _, final = pb.linear_recurrence(a, b, return_final=True)
+    plan = pb.Plan.select(pb.Descriptor("linear_recurrence", a.shape, "f32"))
+    for _ in range(2):
+        alone = np.full((3, 1), NAN)
+        plan.run(a=a, b=b, final=alone)
+        assert alone[:, 0].tobytes() == final.tobytes()
+
+
 # discounted_sum and gae
 
 

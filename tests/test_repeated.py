@@ -54,6 +54,31 @@ def test_the_shorter_way_is_taken(monkeypatch):
     assert pb.cumsum_backward(x).tolist() == [list(range(9, 0, -1))] * 2
 
 
+def test_the_shorter_way_with_masks_and_states(monkeypatch):
+    rng = np.random.default_rng(1)
+    a, b = rng.random((2, 3, 40), np.float32)
+    marks, initial = a > 0.8, rng.random(3)
+    calls = (
+        lambda: pb.linear_recurrence(a, b),
+        lambda: pb.linear_recurrence(a, b, initial=initial, resets=marks, return_final=True),
+        lambda: pb.linear_recurrence_backward(b, a=a, y=b, initial=initial),
+        lambda: pb.gae(a, b, a, gamma=0.9, lam=0.9, terminated=marks, truncated=marks),
+    )
+    first = [call() for call in calls]
+    with pytest.raises(pb.InvalidProblemError, match="initial: expected shape"):
+        pb.linear_recurrence(a, b, initial=initial[:2], resets=marks, return_final=True)
+
+    def no_view(*args):
+        raise AssertionError("a view was made")
+
+    monkeypatch.setattr("pullback.api.calling.view_of", no_view)
+    for call, known in zip(calls, first, strict=True):
+        again = call()
+        pairs = zip(again, known, strict=True) if isinstance(known, tuple) else [(again, known)]
+        for x, y in pairs:
+            assert (x.dtype, x.tobytes()) == (y.dtype, y.tobytes())
+
+
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_reductions_with_and_without_their_axes(keepdims):
     x = np.arange(1.0, 25.0).reshape(2, 3, 4)

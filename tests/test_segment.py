@@ -141,3 +141,22 @@ def test_columns_that_do_not_merge_overlap_neither_each_other_nor_the_operand():
     assert np.array_equal(buffer, before)
     apart = strided(np.zeros(64), (2, 2, 2), (16, 4, 1))
     assert np.array_equal(pb.segment_sum(operand, ids, 2, out=apart), pb.segment_sum(rows, ids, 2))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i2", "u1", "u2", "u4", "u8"])
+def test_integers_of_any_width_are_widened(dtype):
+    x, ids, offsets = np.arange(12.0).reshape(6, 2), np.array([1, 0, 1, 2, 0, 2]), [0, 2, 2, 6]
+    narrow = ids.astype(dtype)
+    assert same_bytes(pb.segment_sum(x, narrow, 3), pb.segment_sum(x, ids, 3))
+    wide, cut = (np.array(offsets, t) for t in ("i8", dtype))
+    assert same_bytes(pb.segment_sum(x, offsets=cut), pb.segment_sum(x, offsets=wide))
+    # The largest unsigned number is out of range; as a signed one it would be -1.
+    narrow[2] = np.iinfo(dtype).max
+    for wrong in ({"segment_ids": narrow, "num_segments": 3}, {"offsets": narrow}):
+        with pytest.raises(pb.InvalidProblemError, match=rf"^{next(iter(wrong))}: .* got [1-9]"):
+            pb.segment_sum(x, **wrong)
+    dropped = pb.segment_sum(x, narrow, 3, out_of_range="drop")
+    assert dropped[1].tolist() == x[0].tolist()
+    if dtype[0] == "u":
+        with pytest.raises(pb.InvalidProblemError, match=r"^target: expected positions"):
+            pb.cross_entropy(x, narrow, ignore_index=-1)

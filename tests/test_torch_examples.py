@@ -14,6 +14,9 @@ SMALL = {
     "listmle_torch": {"queries": 32, "documents": 40, "steps": 20},
     "volume_rendering_torch": {"rays": 64, "samples": 48, "steps": 20},
     "graph_network_torch": {"nodes": 400, "steps": 20},
+    "graph_attention_torch": {"nodes": 400, "heads": 2, "steps": 20},
+    "masked_attention_torch": {"count": 64, "length": 20, "steps": 30},
+    "language_model_torch": {"vocabulary": 50, "count": 16, "steps": 20},
     "state_space_torch": {"count": 8, "length": 128, "channels": 16, "steps": 30},
 }
 

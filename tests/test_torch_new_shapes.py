@@ -222,6 +222,13 @@ SHAPES = [
         lambda a, b, w: pt.lerp(a, b, w),
         lambda a, b, w: a + w * (b - a),
     ),
+    Shape(
+        "discounted sum by a discount that learns",
+        "discounted_sum",
+        (TABLE, TABLE, (3,)),
+        lambda x, g, s: pt.discounted_sum(x, g, done=RESETS, initial=s),
+        lambda x, g, s: recurrence_by_loop(torch.where(RESETS, 0.0, g), x, s, -1, True)[0],
+    ),
 ]
 # The other kinds and selections: results and gradients.
 MORE = [

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
-import test_general_ops as general
+import new_ops
 import test_segment_records as records
 import triton_declared as declared
-from cells import ELEMENTS, OPS
+from cells import DTYPES, ELEMENTS, OPS
 from triton_cells import (
     COMPILED,
     built,
@@ -142,6 +143,28 @@ def test_held_rows(name):
     target = "gfx942" if element == "f16" else "sm_90"
     ((step, kernel),) = built(made.steps, target)
     check(step, kernel, target)
+    operands = len([p for p in made.shape.inputs if p.full])
+    assert looks(made, step, kernel, target) == operands
+
+
+def looks(made, step, kernel, target: str) -> float:
+    """How often a kernel reads its tile, by the vectors that it loads."""
+    gpu = TARGETS[target]
+    threads = step.options(gpu.backend, gpu.warp_size)["num_warps"] * gpu.warp_size
+    bits = 8 * made.tile.units * made.tile.block * DTYPES[made.shape.element].itemsize
+    return 128 * kernel.loads.count(128) * threads / bits
+
+
+# Times that a row too long to be held is read, all operands together.
+LONG = {"softmax": 2, "logsumexp": 1, "cross_entropy": 1, "softmax_backward": 4, "var_backward": 2}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_reads_of_long_rows(name):
+    made = launch_of(name, "f32", (4096, 100_000))
+    ((step, kernel),) = built(made.steps, "sm_90")
+    check(step, kernel, "sm_90")
+    assert looks(made, step, kernel, "sm_90") == LONG[name]
 
 
 SCHEDULES = {
@@ -171,6 +194,31 @@ def test_other_schedules(name, schedule):
             check(step, kernel, "sm_80")
 
 
+@pytest.mark.parametrize(("element", "ahead"), [("f32", 2), ("bf16", 4)])
+def test_scans_read_ahead(element, ahead):
+    """While a block is scanned, those after it are on their way, in vectors of 16 bytes."""
+    made = launch_of("cumsum", element, (4096, 4096), 0)
+    ((step, kernel),) = built(made.steps, "sm_90")
+    check(step, kernel, "sm_90")
+    assert "ld.global" not in kernel.assembly
+    assert re.search(rf"cp\.async\.wait_group\s+{ahead - 1};", kernel.assembly)
+    assert set(kernel.loads) == {128}
+    # Where there are no such copies, and on AMD, nothing is read ahead.
+    for target in ("sm_75", "gfx942"):
+        ((_, plain),) = built(made.steps, target)
+        assert plain.loads == (128,)
+
+
+@pytest.mark.parametrize("element", ["f32", "bf16"])
+def test_values_of_short_rows_take_no_float64(element):
+    """With the precision "fast"; "tight" has them in float64."""
+    problem = Case.of(OPS["logsumexp"], element, (4096, 1024), axis=1).problem
+    for precision, takes in (("fast", False), ("tight", True)):
+        made = launch(replace(problem, precision=precision))
+        ((_, kernel),) = built(made.steps, "sm_89")
+        assert bool(re.search(r"(add|mul|fma|div)\S*\.f64", kernel.assembly)) == takes
+
+
 @pytest.mark.parametrize("name", [n for n, op in OPS.items() if op.ties])
 def test_other_ties(name):
     for ties in OPS[name].ties[1:]:
@@ -189,9 +237,9 @@ def test_segments_shared_by_programs(is_sorted):
 
 # Ops of other shapes: every type of operand and output, states, borders, passes over segments.
 DECLARED = {
-    "recurrence": (general.RECURRENCE, "f32", (64, 20000), "sm_90"),
-    "its gradient": (general.RECURRENCE_BACKWARD, "bf16", (2, 2_000_000), "gfx942"),
-    "mask": (general.MASKED, "f16", (64, 1000), "sm_80"),
+    "recurrence": (new_ops.BY_NAME["two_step"], "f32", (64, 20000), "sm_90"),
+    "its gradient": (new_ops.BY_NAME["two_step_backward"], "bf16", (2, 2_000_000), "gfx942"),
+    "mask": (new_ops.BY_NAME["picky_softmax"], "f16", (64, 1000), "sm_80"),
     "resets": (declared.EXCLUSIVE, "f32", (64, 1000), "gfx942"),
     "integers": (declared.CROSS_ENTROPY, "bf16", (64, 50_000), "sm_100"),
     "weights": (declared.MIX_BACKWARD, "f64", (64, 1000), "sm_80"),
@@ -215,6 +263,7 @@ LAID = [
     ("sum", "f64", (4096, 4096), 0, "gfx942"),
     ("logsumexp", "f16", (64, 20_000), 1, "sm_80"),
     ("cumsum", "bf16", (64, 20_000), 1, "gfx942"),
+    ("cumsum", "f32", (4096, 4096), 0, "sm_90"),
     ("cumprod_backward", "f32", (4096, 4096), 0, "sm_90"),
     ("segment_sum", "f32", (65536, 64), 0, "sm_100"),
 ]

@@ -13,6 +13,7 @@ from cells import DTYPES, ELEMENTS, OPS
 from pullback.core.problem import Problem
 from pullback.gpu.layout import choose_walk, merge
 from pullback.gpu.tiles import (
+    AHEAD_BYTES,
     FEW,
     IN_FLIGHT,
     LONG,
@@ -21,6 +22,7 @@ from pullback.gpu.tiles import (
     Tile,
     choose_gather_tile,
     choose_run_tiles,
+    choose_stages,
     choose_tile,
 )
 
@@ -125,6 +127,13 @@ def test_enough_is_asked_for_at_once(work, item):
         # computes in, and a quarter of each of two operands if it runs both ways.
         share = {"fold": 0.9, "scan": item / 8, "both ways": 0.25}[work]
         assert asked >= share * IN_FLIGHT, (length, units, tile)
+        if work == "scan":
+            # Blocks ahead make up for it, with half of the programs at once where there are many.
+            nbytes = tile.units * tile.block * item
+            ahead = choose_stages(nbytes, programs) - 1
+            at_once = asked if programs <= FEW else asked / 2
+            assert at_once * ahead >= IN_FLIGHT, (length, units, tile)
+            assert ahead * nbytes <= AHEAD_BYTES
         assert programs >= FEW, (length, units, tile)
 
 

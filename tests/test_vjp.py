@@ -44,6 +44,18 @@ def test_several_results_and_gradients():
     assert back(np.ones(3), np.array(1.0), out=out)[0] is out[0]
 
 
+def test_parameters_of_the_backward_alone():
+    x = np.array([1.0, 3.0, 3.0])
+    for ties, expected in (("first", [0, 1, 0]), ("all", [0, 1, 1])):
+        y, back = pb.vjp(pb.max, x, ties=ties)
+        assert y == 3.0
+        assert back(np.array(1.0)).tolist() == expected
+    with pytest.raises(pb.UnsupportedError, match=r"^ties: "):
+        pb.vjp(pb.max, x, ties="middle")
+    with pytest.raises(TypeError, match="ties"):
+        pb.vjp(pb.sum, x, ties="all")
+
+
 def test_what_has_no_gradient_is_refused():
     x = np.ones((2, 3))
     with pytest.raises(pb.UnsupportedError, match="gae: no gradient"):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cells import OPS
+from pullback.core.declare import Type
 from pullback.core.elements import ELEMENTS as TYPES
 from pullback.core.problem import Problem
 from pullback.tools.case import Case, cuts
@@ -62,8 +63,9 @@ def segment_steps(name: str, element: str, is_sorted: bool = False, segments: in
 
 
 def declared_steps(op: Any, element: str, shape: tuple[int, ...]) -> list:
-    """The launches of any op along its last axis, or over a thousand segments."""
-    return launch(Case.of(op, element, shape, (), 1000).problem).steps
+    """The launches of any op along its last axis, or over a thousand segments, with its masks."""
+    masks = tuple(o.name for o in op.reads if o.optional and o.type is Type.BOOL)
+    return launch(Case.of(op, element, shape, masks, 1000).problem).steps
 
 
 def steps_of(name: str, element: str) -> list:

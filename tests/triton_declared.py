@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import test_general_ops as general
+import new_ops
 import test_segment_records as records
 from pullback.core import parse
 from pullback.core.declare import Op, Operand, Parameter, Role, Type
-from pullback.formulas.folds import add, recurrence
+from pullback.core.rows.shared import AXIS
+from pullback.formulas.folds import PEAK, add, recurrence
 from pullback.formulas.primitives import INF, exp, log, where
 from pullback.formulas.record import Monoid, Pass, RowFormula, ScanFormula
 
@@ -28,7 +29,7 @@ RESETS = Operand("resets", type=Type.BOOL)
 def scan_op(name, reads, record):
     return Op(
         name, "scan", name, "forward", "", reads, (Operand("y"),), lambda: record,
-        (general.AXIS, general.FLAGS["reverse"]),
+        new_ops.HOW,
     )  # fmt: skip
 
 
@@ -75,13 +76,13 @@ CROSS_ENTROPY = Op(
     ),
     lambda: RowFormula(
         (
-            Pass(Monoid(value_of, general.PEAK.combine, (-INF,), ("peak",))),
+            Pass(Monoid(value_of, PEAK.combine, (-INF,), ("peak",))),
             Pass(Monoid(exp_below, add, (0.0,), ("total",))),
             Pass(Monoid(picked, add, (0.0,), ("chosen",))),
         ),
         finish=loss_and_lse,
     ),
-    (general.AXIS, Parameter("ignore_index", parse.real, -100, is_data=True)),
+    (AXIS, Parameter("ignore_index", parse.real, -100, is_data=True)),
 )
 
 

@@ -4,14 +4,20 @@ The interpreter folds with a formula's ``combine`` element by element, a millise
 same ``combine`` is called on arrays, in the log-step order of a GPU's scan. It also cuts off the
 bits that bfloat16 lacks, and loses its subnormal numbers; GPUs round to nearest and keep them.
 
+Half of its time went into types and shapes that it makes anew for every operation: those are kept,
+and tiles of one shape are not spread to that shape.
+
 ``TRITON_INTERPRET=1`` must be set before Triton is imported.
 """
 
 from __future__ import annotations
 
+import functools
+
 import ml_dtypes
 import numpy as np
 import triton.language as tl
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 
@@ -92,9 +98,53 @@ def _call_function(self, *args, **kwargs):
     return _call_patching(self, *args, **kwargs)
 
 
+_dtype_of = functools.cache(interpreter._get_np_dtype)
+
+
+def _np_dtype(kind):
+    return _dtype_of(kind.scalar)
+
+
+_broadcast_plainly = TritonSemantic.broadcast_impl_value
+
+
+def _broadcast(self, lhs, rhs):
+    if lhs.type.is_block() and rhs.type.is_block() and lhs.type.shape == rhs.type.shape:
+        return lhs, rhs
+    return _broadcast_plainly(self, lhs, rhs)
+
+
+_make_type = tl.block_type.__init__
+_types: dict = {}
+
+
+def _init_type(self, element_ty, shape):
+    key = (element_ty, tuple(getattr(n, "value", n) for n in shape))
+    known = _types.get(key)
+    if known is None:
+        _make_type(self, element_ty, shape)
+        known = _types[key] = dict(self.__dict__)
+        numbers = tl.tuple([tl.constexpr(n) for n in self.shape])
+        known["of_tensors"] = (numbers, tl.constexpr(self.numel))
+    self.__dict__.update(known)
+
+
+_NO_SHAPE = (tl.tuple([]), tl.constexpr(1))
+
+
+def _init_tensor(self, handle, type):
+    self.handle, self.type, self.dtype = handle, type, type.scalar
+    self.shape, self.numel = type.of_tensors if type.is_block() else _NO_SHAPE
+
+
 def install() -> None:
     """Use the versions above from here on."""
     interpreter.InterpreterBuilder.cast_impl = _cast
     interpreter.InterpretedFunction.__call__ = _call_function
     interpreter.ScanOps.generic_scan = scan
     interpreter.ReduceOps.generic_reduce = reduce
+    interpreter._get_np_dtype = _np_dtype
+    tl.pointer_type.__hash__ = lambda self: hash(self.name)
+    TritonSemantic.broadcast_impl_value = _broadcast
+    tl.block_type.__init__ = _init_type
+    tl.tensor.__init__ = _init_tensor

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+import loops
+import new_ops
 import pullback as pb
-import test_general_ops as general
 import test_meaning as meaning
 import test_segment_records as records
 import triton_declared as declared
@@ -112,16 +113,18 @@ def test_a_recurrence_with_states(shape, axis, element, reverse, tiles):
     initial, d_final = rng.standard_normal((2, *row))
     dtype = NUMPY[element]
     given = {"a": a.astype(dtype), "b": b.astype(dtype), "initial": initial}
-    forward = Problem(general.RECURRENCE, element, shape, (axis,), reverse=reverse)
+    forward = Problem(new_ops.BY_NAME["two_step"], element, shape, (axis,), reverse=reverse)
     y, final = on_triton(forward, given)
     flat = initial.squeeze(axis)
-    exact_y, exact_final = general.by_loop(given["a"], given["b"], flat, axis, reverse)
+    exact_y, exact_final = loops.by_loop(given["a"], given["b"], flat, axis, reverse)
     np.testing.assert_allclose(y, exact_y, **near(element))
     np.testing.assert_allclose(final.squeeze(axis), exact_final, **near(element))
     saves = {"a": given["a"], "y": y, "initial": initial.astype(dtype), "d_final": d_final}
-    backward = Problem(general.RECURRENCE_BACKWARD, element, shape, (axis,), reverse=reverse)
+    backward = Problem(
+        new_ops.BY_NAME["two_step_backward"], element, shape, (axis,), reverse=reverse
+    )
     found = on_triton(backward, {"dy": dy.astype(dtype), **saves})
-    exact = general.backward_by_loop(
+    exact = loops.backward_by_loop(
         dy.astype(dtype), saves["a"], y, saves["initial"].squeeze(axis).astype(np.float64),
         d_final.squeeze(axis), axis, reverse,
     )  # fmt: skip
@@ -131,7 +134,7 @@ def test_a_recurrence_with_states(shape, axis, element, reverse, tiles):
 
 def test_a_recurrence_backward_in_place(tiles):
     """Where a gradient is laid on what the next position looks back at."""
-    problem = Problem(general.RECURRENCE_BACKWARD, "f64", (2, 75), (1,))
+    problem = Problem(new_ops.BY_NAME["two_step_backward"], "f64", (2, 75), (1,))
     rng = np.random.default_rng(2)
     given = {n: torch.from_numpy(rng.standard_normal((2, 75))).to(DEVICE) for n in ("dy", "a", "y")}
     given |= {
@@ -157,7 +160,7 @@ def test_a_softmax_with_a_mask(tiles):
     mask[0] = False
     for axis, given, flags in ((1, x, mask), (0, x.T.copy(), mask.T.copy())):
         given[~flags] = np.nan
-        problem = Problem(general.MASKED, element, given.shape, (axis,))
+        problem = Problem(new_ops.BY_NAME["picky_softmax"], element, given.shape, (axis,), (True,))
         (exact,) = evaluate(problem, {"x": given, "mask": flags})
         exact = np.nan_to_num(exact)
         for held in (
@@ -168,7 +171,7 @@ def test_a_softmax_with_a_mask(tiles):
             (y,) = on_triton(problem, {"x": given, "mask": held})
             np.testing.assert_allclose(y, exact, **near(element))
     one_row = torch.from_numpy(mask[1:2]).to(DEVICE).expand(3, 75)
-    problem = Problem(general.MASKED, element, x.shape, (1,))
+    problem = Problem(new_ops.BY_NAME["picky_softmax"], element, x.shape, (1,), (True,))
     x[np.isnan(x)] = 0
     (exact,) = evaluate(problem, {"x": x, "mask": np.broadcast_to(mask[1:2], x.shape)})
     (y,) = on_triton(problem, {"x": x, "mask": one_row})
@@ -178,7 +181,7 @@ def test_a_softmax_with_a_mask(tiles):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_reduction_with_two_outputs(axis, tiles):
     x = np.random.default_rng(4).standard_normal((75, 3) if axis == 0 else (3, 75))
-    problem = Problem(general.TWO, "f64", x.shape, (axis,))
+    problem = Problem(new_ops.BY_NAME["mean_and_total"], "f64", x.shape, (axis,))
     mean, total = on_triton(problem, {"x": x})
     np.testing.assert_allclose(mean, x.mean(axis, keepdims=True), rtol=1e-13, atol=1e-14)
     np.testing.assert_allclose(total, x.sum(axis, keepdims=True), rtol=1e-13, atol=1e-12)
@@ -412,7 +415,7 @@ def test_segments_have_the_same_bits_wherever_they_lie(monkeypatch):
 
 def test_scans_of_segments_are_refused():
     scanned = records.op(
-        "scanned", "forward", (records.X, records.IDS), (records.Y,), general.FORWARD
+        "scanned", "forward", (records.X, records.IDS), (records.Y,), new_ops.RECURRENCE
     )
     problem = describe(scanned, "f32", (4, 2), {}, segments=2)
     with pytest.raises(pb.UnsupportedError, match=r"scanned: .* does not scan"):

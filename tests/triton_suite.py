@@ -391,6 +391,27 @@ def test_schedules(name, schedule, monkeypatch):
         assert torch.equal(tensors[same[0]], out), "in place differs"
 
 
+ONLINE = [n for n in UNCUT if getattr(OPS[n].record(), "online", None)]
+
+
+@pytest.mark.parametrize(("name", "schedule"), in_turn(ONLINE, *list(SCHEDULES)[1:3]))
+def test_edges_of_rows_that_are_read_less(name, schedule, monkeypatch):
+    """Infinities, NaN and rows of nothing else, folded by fewer passes than a row that is held."""
+    shape, axis, tile = SCHEDULES[schedule]
+    monkeypatch.setattr(launch, "choose_tile", lambda *a, **k: tile)
+    along = 0 if axis else 1
+    cell = default(OPS[name], "f32").but(shape=shape, axis=axis)
+    whole, parts = stacked(cell, along)
+    given = {k: np.concatenate([p[1][k] for p in parts], along) for k in parts[0][1]}
+    results = run(whole, given)
+    split = {k: np.split(r, len(parts), along) for k, r in results.items()}
+    wrong = []
+    for i, (kind, part, one) in enumerate(parts):
+        mine = {k: np.ascontiguousarray(r[i]) for k, r in split.items()}
+        wrong += [f"[{kind}] {w}" for w in wrong_with(one, part, mine)]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_reversed_scans_in_blocks(monkeypatch):
     """Scans from the end, over several blocks."""
     monkeypatch.setattr(launch, "choose_tile", lambda *a, **k: Tile(1, 16, 1, 1 << 20, 1))

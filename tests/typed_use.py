@@ -35,7 +35,8 @@ def functions(x: NDArray[np.float32], ids: NDArray[np.int64], t: torch.Tensor) -
     assert_type(pb.segment_max(x, offsets=ids, empty=0.0), NDArray[np.float32])
     assert_type(pb.gae(t, t, t, gamma=0.9, lam=1.0), tuple[torch.Tensor, torch.Tensor])
     pb.gae(t, t, t, gamma=0.9)  # type: ignore[call-arg]
-    pb.cumprod_backward(x, x=x)  # type: ignore[call-arg]
+    assert_type(pb.cumprod_backward(x, x=x), NDArray[np.float32])
+    pb.logcumsumexp_backward(x, x=x)  # type: ignore[call-arg]
     pb.cummax_backward(x, x=x, ties="split")  # type: ignore[arg-type]
     pb.max_backward(x, x=x, y=x, ties="middle")  # type: ignore[call-overload]
     pb.cumsum_backward(x, 0)  # type: ignore[call-arg]

@@ -28,7 +28,7 @@ def table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 
 
 def saves(op: Op) -> str:
-    return ", ".join(f"`{n}`" for n in sorted(op.needs)) or "nothing"
+    return ", ".join(f"`{n}`" for n in sorted(op.needs.difference(op.spared))) or "nothing"
 
 
 def edges(forward: Op, backward: Op | None) -> str:

@@ -62,6 +62,7 @@ from torch import Tensor
 
 from pullback import OutOfRange, Ties
 
+from . import pyg as pyg
 from .patching import Patch as Patch
 from .patching import patch as patch
 
@@ -72,6 +73,7 @@ from collections.abc import Sequence
 from typing import Literal, overload
 
 from jax import Array
+from jax.lax import GatherScatterMode
 from jax.typing import ArrayLike
 
 from pullback import OutOfRange, Ties
@@ -108,7 +110,15 @@ JAX = Front(
     "Array",
     "ArrayLike",
     {},
-    {"indices_are_sorted": "bool", "unique_indices": "bool", "ddof": "float", "where": "None"},
+    {
+        "indices_are_sorted": "bool",
+        "unique_indices": "bool",
+        "bucket_size": "int | None",
+        "mode": "str | GatherScatterMode | None",
+        "initial": "ArrayLike | None",
+        "ddof": "float",
+        "where": "None",
+    },
     "int | Sequence[int]",
 )
 

@@ -802,7 +802,7 @@ def cumprod_backward(
     dy: _Array,
     *,
     x: _Array,
-    y: _Array,
+    y: _Array | None = None,
     resets: Any | None = None,
     offsets: Any | None = None,
     axis: int = -1,
@@ -812,7 +812,7 @@ def cumprod_backward(
 ) -> _Array:
     """Backward of cumprod: dx[j] = P[j]·R[j], P[j] = Π_{i<j} x[i], R[j] = dy[j] + x[j+1]·R[j+1].
 
-    Saves: x, y.
+    Saves: x.
     Edges: exact at any number of zeros; no overflow inside where the result has none.
     """
 
@@ -1146,14 +1146,14 @@ def prod_backward(
     dy: NDArray[_Scalar],
     *,
     x: NDArray[_Scalar],
-    y: NDArray[_Scalar],
+    y: NDArray[_Scalar] | None = None,
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     out: NDArray[_Scalar] | None = None,
 ) -> NDArray[_Scalar]:
     """Backward of prod: dx[j] = dy·Π_{i≠j} x[i].
 
-    Saves: x, y.
+    Saves: x.
     Edges: exact with any number of zeros, no division by x.
     """
 
@@ -1162,7 +1162,7 @@ def prod_backward(
     dy: _Array,
     *,
     x: _Array,
-    y: _Array,
+    y: _Array | None = None,
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     out: _Array | None = None,
@@ -1707,7 +1707,7 @@ def segment_prod_backward(
     segment_ids: Any | None = None,
     *,
     input: NDArray[_Scalar],
-    output: NDArray[_Scalar],
+    output: NDArray[_Scalar] | None = None,
     offsets: Any | None = None,
     sorted: bool = False,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "raise",
@@ -1715,7 +1715,7 @@ def segment_prod_backward(
 ) -> NDArray[_Scalar]:
     """Backward of segment_prod: d_input[n] = d_output[s]·Π input[m] over the other rows m of s = ids[n].
 
-    Saves: input, output.
+    Saves: input.
     Edges: exact with any number of zeros; an id out of range raises, or gives zeros.
     """
 
@@ -1725,7 +1725,7 @@ def segment_prod_backward(
     segment_ids: Any | None = None,
     *,
     input: _Array,
-    output: _Array,
+    output: _Array | None = None,
     offsets: Any | None = None,
     sorted: bool = False,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "raise",
@@ -1998,8 +1998,8 @@ def cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
-    out: tuple[NDArray[_Scalar] | None, NDArray[_Scalar] | None] | None = None,
-) -> tuple[NDArray[_Scalar], NDArray[_Scalar]]:
+    out: tuple[NDArray[_Scalar] | None, NDArray[float64] | None] | None = None,
+) -> tuple[NDArray[_Scalar], NDArray[float64]]:
     """cross_entropy: loss = lse − (1−e)·x[target] − e·mean(x) + z·lse², lse = log Σ exp(x).
 
     Saves: none.
@@ -2023,7 +2023,7 @@ def cross_entropy_backward(
     *,
     logits: NDArray[_Scalar],
     target: Any,
-    lse: NDArray[_Scalar],
+    lse: Any,
     axis: int = -1,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
@@ -2042,7 +2042,7 @@ def cross_entropy_backward(
     *,
     logits: _Array,
     target: Any,
-    lse: _Array,
+    lse: Any,
     axis: int = -1,
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from .errors import InvalidProblemError
 
 PRECISIONS = ("fast", "tight")
-DEFAULT = "tight"
+DEFAULT = "fast"
 _chosen: str | None = None
 _forgetting: list[Callable[[], None]] = []
 
@@ -30,9 +31,9 @@ def checked(value: object, what: str) -> str:
 def get_precision() -> str:
     """The precision of a call that does not say otherwise.
 
-    ``"fast"``: float32, float16 and bfloat16 are computed in float32 where an element does not
-    depend on the one before it. ``"tight"``: in float64. Totals, products and recurrences are
-    carried in float64 in both. ``PULLBACK_PRECISION`` sets it at start.
+    ``"fast"``, the default: float32, float16 and bfloat16 are computed in float32 where an element
+    does not depend on the one before it. ``"tight"``: in float64. Totals, products and
+    recurrences are carried in float64 in both. ``PULLBACK_PRECISION`` sets it at start.
 
     Examples
     --------
@@ -69,3 +70,14 @@ def set_precision(precision: str) -> None:
     _chosen = checked(precision, "precision")
     for clear in _forgetting:
         clear()
+
+
+@contextmanager
+def under(precision: str) -> Iterator[None]:
+    """Calls within are of this precision."""
+    before = get_precision()
+    set_precision(precision)
+    try:
+        yield
+    finally:
+        set_precision(before)

@@ -97,19 +97,31 @@ def check_marks(problem: Problem, views: dict[str, View]) -> None:
             )
 
 
+_LARGEST = np.iinfo(np.int64).max
+
+
 def widened(array: Any) -> Any:
-    """Integers of any width as those that kernels read; anything else as it is."""
+    """Integers of any width as those that kernels read; anything else as it is.
+
+    What int64 does not hold becomes its largest number, which is out of every range.
+    """
     if isinstance(array, (np.ndarray, np.generic)):
         narrow = array.dtype.kind in "iu" and array.dtype not in (np.int32, np.int64)
+        if narrow and array.dtype.kind == "u" and array.dtype.itemsize == 8:
+            array = np.minimum(array, np.uint64(_LARGEST))
         return array.astype(np.int64) if narrow else array
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
         wide = array.dtype.is_floating_point or array.dtype.is_complex
-        narrow = not wide and array.dtype not in (torch.int32, torch.int64, torch.bool)
-        return array.long() if narrow else array
+        if wide or array.dtype in (torch.int32, torch.int64, torch.bool):
+            return array
+        found = array.long()
+        return torch.where(found < 0, _LARGEST, found) if array.dtype is torch.uint64 else found
     dtype: Any = getattr(array, "dtype", None)
-    narrow = getattr(dtype, "kind", "") in ("i", "u") and dtype.itemsize < 4
-    return array.astype(np.int32) if narrow else array
+    if getattr(dtype, "kind", "") not in ("i", "u") or dtype in (np.int32, np.int64):
+        return array
+    # A JAX array; JAX itself has no int64 unless asked for it.
+    return array.astype(np.int32) if dtype.itemsize < 4 else widened(np.asarray(array))
 
 
 def borders(offsets: Any, shape: Shape, axis: int, name: str) -> Any:

@@ -6,6 +6,7 @@ What is found out is remembered by parsed parameters and the type and shape of t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,8 @@ class Call:
     kept, squeezed
         Shape of operands with one element for every row: with the op's axes at length 1, or
         without them.
+    part
+        The outputs to be written, if not all.
     row
         Shape of results with one element for every row.
     again
@@ -67,8 +70,8 @@ class Call:
     """
 
     __slots__ = (
-        "again", "dtype", "kept", "names", "outputs", "row", "row_inputs", "runnable", "squeezed",
-        "writes",
+        "again", "dtype", "kept", "names", "outputs", "part", "row", "row_inputs", "runnable",
+        "squeezed", "writes",
     )  # fmt: skip
 
     def __init__(self, runnable: Runnable, keepdims: bool, writes: Sequence[Operand]):
@@ -83,10 +86,12 @@ class Call:
         if self.kept == self.squeezed:
             self.row_inputs = []
         self.names = [o.name for o in writes]
+        self.part = None if len(writes) == len(problem.writes) else tuple(self.names)
         self.outputs = [
-            (o.name, problem.shape, False) if o.role is Role.ELEMENT else (o.name, self.row, True)
+            (o.name, self.row if o.role is Role.ROW else problem.shape, o.role is Role.ROW,
+             DTYPES["f64"] if o.type is Type.STATE else self.dtype)
             for o in writes
-        ]
+        ]  # fmt: skip
         is_simple = len(writes) == 1 and not self.row_inputs and not self.outputs[0][2]
         self.again: Callable[[dict[str, Any], Any], Any] = (
             self._again_simply if is_simple else self._again
@@ -94,10 +99,10 @@ class Call:
 
     def _again_simply(self, arrays: dict[str, Any], out: Any) -> Any:
         """One result, and no axes to put back."""
-        ((name, shape, _),) = self.outputs
-        result = np.empty(shape, self.dtype) if out is None else out
+        ((name, shape, _, dtype),) = self.outputs
+        result = np.empty(shape, dtype) if out is None else out
         arrays[name] = result
-        if self.runnable.packed().run(arrays):
+        if self.runnable.packed(self.part).run(arrays):
             return result
         del arrays[name]
         return None
@@ -112,14 +117,14 @@ class Call:
         for name in self.row_inputs:
             operands[name] = self._with_axes(operands[name])
         results = []
-        for (name, shape, is_row), target in zip(self.outputs, targets, strict=True):
+        for (name, shape, is_row, dtype), target in zip(self.outputs, targets, strict=True):
             if target is None:
-                target = np.empty(shape, self.dtype)
+                target = np.empty(shape, dtype)
             elif type(target) is not np.ndarray or target.shape != shape:
                 return None
             results.append(target)
             operands[name] = self._with_axes(target) if is_row else target
-        if not self.runnable.packed().run(operands):
+        if not self.runnable.packed(self.part).run(operands):
             return None
         return returned(self.runnable.op, dict(zip(self.names, results, strict=True)))
 
@@ -316,8 +321,9 @@ class Function:
 
     def _most_segments(self, arrays: dict[str, Any]) -> int:
         """As many segments as the ids name, where no result has a row for each."""
-        (ids,) = (arrays[n] for n in self.cuts if n in arrays)
-        return int(ids.max()) + 1 if len(ids) else 0
+        ((name, ids),) = ((n, arrays[n]) for n in self.cuts if n in arrays)
+        most = int(widened(ids).max()) + 1 if len(ids) else 0
+        return parse.shape((max(most, 0),), f"{name}: number of segments")[0]
 
     def _told(self, views: dict[str, View]) -> tuple[int | None, int | None]:
         """Rows and segments, as far as the operands of a segment op tell them."""
@@ -351,6 +357,8 @@ class Function:
         call = self.calls.get(known)
         if call is None:
             problem = describe(self.op, dtype, shape, parameters, tuple(views), segments)
+            spared = tuple(n for n in self.op.spared if n not in views)
+            problem = replace(problem, spared=spared) if spared else problem
             keeps = self._keeps(parameters, views, len(problem.shape))
             writes = [o for o in problem.writes if parameters.get(o.asked_by) is not False]
             call = Call(_runnable_on(lead.device, problem), keeps, writes)

@@ -15,9 +15,10 @@ _TYPES = {
 }
 
 
-def _operand(operand: Operand) -> tuple[str, str]:
-    optional = ", optional" if operand.optional else ""
-    return f"{operand.name} : {_TYPES[operand.type]}{optional}", operand.doc
+def _operand(operand: Operand, is_spared: bool) -> tuple[str, str]:
+    optional = ", optional" if operand.optional or is_spared else ""
+    doc = f"{operand.doc} Checked if it is given, but not read." if is_spared else operand.doc
+    return f"{operand.name} : {_TYPES[operand.type]}{optional}", doc
 
 
 def _parameter(parameter: Parameter) -> tuple[str, str]:
@@ -46,7 +47,7 @@ def entries(names: Iterator[str], op: Op) -> Iterator[str]:
         if name == "out":
             head, doc = _out(op)
         elif name in operands:
-            head, doc = _operand(operands[name])
+            head, doc = _operand(operands[name], name in op.spared)
         else:
             head, doc = _parameter(parameters[name])
         yield head
@@ -60,7 +61,7 @@ def docstring(op: Op, names: Iterator[str]) -> str:
     lines += ["", "Returns", "-------"]
     for operand in op.writes:
         lines += [f"{operand.name} : array", f"    {operand.doc}"]
-    notes = [f"Saves: {', '.join(sorted(op.needs)) or 'none'}."]
+    notes = [f"Saves: {', '.join(sorted(op.needs.difference(op.spared))) or 'none'}."]
     if op.edges:
         notes.append(f"Edges: {op.edges}.")
     lines += ["", "Notes", "-----", *notes]

@@ -29,7 +29,7 @@ def _is_positional(op: Op, name: str) -> bool:
 
 def arguments(op: Op) -> tuple[list[str], list[str]]:
     """What an op's function takes by position, and by keyword alone, as source."""
-    required = [o.name for o in op.reads if not o.optional]
+    required = [o.name for o in op.reads if not o.optional and o.name not in op.spared]
     first = [n for n in required if _is_positional(op, n)]
     first += [f"{o.name}=None" for o in op.reads if o.optional and o.role is Role.IDS]
     if op.direction == "forward":
@@ -40,6 +40,7 @@ def arguments(op: Op) -> tuple[list[str], list[str]]:
         for p in op.parameters
         if not (p.is_positional and op.direction == "forward") and p.default is REQUIRED
     ]
+    later += [f"{name}=None" for name in op.spared]
     # An array that a number may stand for is an argument already.
     later += [
         f"{o.name}=None"
@@ -67,8 +68,8 @@ def _argument(parameter: Parameter) -> str:
 
 
 def _body(op: Op, function: Function) -> list[str]:
-    given = ", ".join(f"{o.name!r}: {o.name}" for o in op.reads if not o.optional)
-    lines = [f"arrays = {{{given}}}"]
+    required = [o.name for o in op.reads if not o.optional and o.name not in op.spared]
+    lines = ["arrays = {" + ", ".join(f"{n!r}: {n}" for n in required) + "}"]
     for p in op.parameters:
         if p.name in op.optional:
             lines += [
@@ -79,7 +80,7 @@ def _body(op: Op, function: Function) -> list[str]:
         # A call to parse takes 0.1 us, the question whether it is needed much less.
         unless = f"if type({p.name}) is not {p.kind.usual}: " if p.kind.usual else ""
         lines.append(f"{unless}{p.name} = parse_{p.name}({p.name}, {p.name!r})")
-    optional = [n for n in op.optional if op.parameter(n) is None]
+    optional = [*op.spared, *(n for n in op.optional if op.parameter(n) is None)]
     lines += [f"if {n} is not None: arrays[{n!r}] = {n}" for n in optional]
     # A NaN finds itself by its text, and -0.0 is not 0.0.
     texts = [_key_of(op, p) for p in op.parameters]

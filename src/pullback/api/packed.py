@@ -1,19 +1,19 @@
 """The shortest way from plain NumPy arrays to a kernel.
 
 A repeated call on small arrays is all overhead. Where every operand is a C-ordered ndarray of the
-plan's own dtype and shape, apart from the others, there is nothing to find out: the launch is the
-one made for packed operands. Whatever is different goes the long way, which also says what is
-wrong.
+plan's own dtype and shape, a state of float64, apart from the others, there is nothing to find out:
+the launch is the one made for packed operands. Whatever is different goes the long way, which also
+says what is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..core.declare import Type
+from ..core.declare import Operand, Type
 from ..core.problem import Problem
 from ..memory.view import DTYPES, address_of
 
@@ -32,43 +32,53 @@ class PackedCall:
 
     __slots__ = ("run", "threads")
 
-    def __init__(self, problem: Any, runner: Any, threads: int, on_gpu: bool):
+    def __init__(
+        self, problem: Problem, runner: Any, threads: int, on_gpu: bool, outputs: Sequence[str]
+    ):
         self.threads = threads
         self.run: Callable[[dict[str, Any]], bool] = _never
         if on_gpu or problem.is_segmented or 0 in problem.shape:
             return
-        item = DTYPES[problem.element].itemsize
-        if any(o.type is not Type.ELEMENT for o in (*problem.reads, *problem.writes)):
+        operands = [*problem.reads, *(o for o in problem.writes if o.name in outputs)]
+        if any(o.type is Type.INDEX for o in operands):
             return
-        shapes = {n: problem.shape_of(n) for n in _names(problem)}
-        strides = {n: _c_strides(shape, item) for n, shape in shapes.items()}
-        program = runner.launch_for(strides, threads).program
+        dtypes = {o.name: _dtype(problem, o) for o in operands}
+        shapes = {n: problem.shape_of(n) for n in dtypes}
+        strides = {n: _c_strides(shapes[n], dtype.itemsize) for n, dtype in dtypes.items()}
+        states = tuple((o.name, "f64") for o in operands if o.type is Type.STATE)
+        program = runner.launch_for(strides, threads, states).program
         if not program.workspace:
-            self.run = _written_out(problem, program, shapes, strides)
+            self.run = _written_out(problem, program, shapes, strides, dtypes)
 
 
-def _written_out(problem: Problem, program: Any, shapes: Any, strides: Any) -> Any:
+def _dtype(problem: Problem, operand: Operand) -> np.dtype:
+    if operand.type is Type.BOOL:
+        return np.dtype(np.bool_)
+    return DTYPES["f64" if operand.type is Type.STATE else problem.element]
+
+
+def _written_out(problem: Problem, program: Any, shapes: Any, strides: Any, dtypes: Any) -> Any:
     """The function for one program: as loops over the operands it took 5.5 us instead of 3.4."""
     from ..cpu.builtin import builtin
 
-    dtype = DTYPES[problem.element]
-    names = _names(problem)
-    sizes = {n: dtype.itemsize * int(np.prod(shapes[n])) for n in names}
+    names = list(dtypes)
+    sizes = {n: dtypes[n].itemsize * int(np.prod(shapes[n])) for n in names}
     lines = [
         "try:",
         *(f"    {n} = operands[{n!r}]" for n in names),
         "except KeyError: return False",
     ]
     lines += [
-        f"if type({n}) is not ndarray or {n}.dtype is not dtype or {n}.shape != shape_{n} "
+        f"if type({n}) is not ndarray or {n}.dtype is not dtype_{n} or {n}.shape != shape_{n} "
         f"or {n}.strides != strides_{n}: return False"
         for n in names
     ]
     lines += [f"at_{n} = address_of({n})" for n in names]
-    low_bits = " | ".join(f"at_{n}" for n in names)
-    lines.append(f"if ({low_bits}) & {dtype.itemsize - 1}: return False")
+    for item in {dtype.itemsize for dtype in dtypes.values()} - {1}:
+        low_bits = " | ".join(f"at_{n}" for n in names if dtypes[n].itemsize == item)
+        lines.append(f"if ({low_bits}) & {item - 1}: return False")
     inputs = [o.name for o in problem.reads]
-    outputs = [o.name for o in problem.writes]
+    outputs = [n for n in names if n not in inputs]
     for k, out in enumerate(outputs):
         lines.append(f"if not {out}.flags.writeable: return False")
         for other in (*inputs, *outputs[k + 1 :]):
@@ -84,21 +94,17 @@ def _written_out(problem: Problem, program: Any, shapes: Any, strides: Any) -> A
     lines.append("return True")
     tools = {
         "ndarray": np.ndarray,
-        "dtype": dtype,
         "address_of": address_of,
         "run_program": builtin("run_program"),
         "run_again": program.run_again,
         "run": program.run,
         **{f"shape_{n}": shapes[n] for n in names},
         **{f"strides_{n}": strides[n] for n in names},
+        **{f"dtype_{n}": dtypes[n] for n in names},
     }
     made: dict[str, Any] = {}
     exec("def run(operands):\n    " + "\n    ".join(lines), tools, made)
     return made["run"]
-
-
-def _names(problem: Problem) -> tuple[str, ...]:
-    return tuple(o.name for o in (*problem.reads, *problem.writes))
 
 
 def _c_strides(shape: tuple[int, ...], item: int) -> tuple[int, ...]:

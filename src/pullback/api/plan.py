@@ -72,7 +72,7 @@ class Runnable:
         # A row of a segment op is read again after another may have been written over it, and so is
         # a position that the next one asks for.
         self.in_place = not (problem.is_segmented or looks_back(problem.formula))
-        self._packed: PackedCall | None = None
+        self._packed: dict[tuple[str, ...] | None, PackedCall] = {}
 
     def _dtypes_of(self, name: str) -> tuple[str, ...]:
         kind = self.op.operand(name).type
@@ -178,21 +178,7 @@ class Runnable:
         if self.on_gpu or 0 in self.problem.shape:
             return
         for operand in self.problem.positions:
-            self.check_positions(operand, as_numpy(views[operand.name]))
-
-    def check_positions(self, operand: Operand, values: np.ndarray) -> None:
-        """Raise for a position that is not along the axis."""
-        extent = self.problem.extent
-        wrong = (values < 0) | (values >= extent)
-        allowed = self.problem.constants.get(operand.allows)
-        if allowed is not None:
-            wrong &= values != allowed
-        if wrong.any():
-            rest = f", or {operand.allows}" if operand.allows else ""
-            raise InvalidProblemError(
-                f"{operand.name}: expected positions in [0, {extent}){rest}, got "
-                f"{values[wrong].flat[0]}"
-            )
+            check_positions(self.problem, operand, as_numpy(views[operand.name]))
 
     def execute(self, views: dict[str, View], address: int, size: int, threads: int) -> None:
         """Run on checked views."""
@@ -203,18 +189,45 @@ class Runnable:
         else:
             self.runner.run(views, address, size, threads)
 
-    def packed(self) -> PackedCall:
-        """The short way for packed NumPy operands; one that never applies where there is none."""
+    def packed(self, outputs: tuple[str, ...] | None = None) -> PackedCall:
+        """The short way for packed NumPy operands; one that never applies where there is none.
+
+        ``outputs`` are those to be written, if not all.
+        """
         threads = self.threads()
-        if self._packed is None or self._packed.threads != threads:
-            self._packed = PackedCall(self.problem, self.runner, threads, self.on_gpu)
-        return self._packed
+        known = self._packed.get(outputs)
+        if known is None or known.threads != threads:
+            written = self.op.outputs if outputs is None else outputs
+            known = PackedCall(self.problem, self.runner, threads, self.on_gpu, written)
+            self._packed[outputs] = known
+        return known
+
+    def packed_part(self, operands: dict[str, Any]) -> bool:
+        """Run the short way on some of the outputs, where it may be gone."""
+        outputs = tuple(n for n in self.op.outputs if n in operands)
+        known = len(operands) == len(self.reads) + len(outputs)
+        return known and bool(outputs) and self.packed(outputs).run(operands)
 
     def threads(self, stream: Stream | None = None) -> int:
         """How many threads a run may use."""
         if stream is not None and stream.threads:
             return stream.threads
         return self.preference.threads or get_num_threads()
+
+
+def check_positions(problem: Problem, operand: Operand, values: np.ndarray[Any, Any]) -> None:
+    """Raise for an element of an operand that names no position along the axis."""
+    extent = problem.extent
+    wrong = (values < 0) | (values >= extent)
+    allowed = problem.constants.get(operand.allows)
+    if allowed is not None:
+        wrong &= values != allowed
+    if wrong.any():
+        rest = f", or {operand.allows}" if operand.allows else ""
+        raise InvalidProblemError(
+            f"{operand.name}: expected positions in [0, {extent}){rest}, got "
+            f"{values[wrong].flat[0]}"
+        )
 
 
 def _make_runner(problem: Problem, on_gpu: bool) -> Any:
@@ -438,13 +451,12 @@ class Plan:
             of several outputs, those that are None are not computed.
         """
         runnable = self._runnable_for(operands)
-        if (
-            workspace is None
-            and stream is None
-            and len(operands) == runnable.count
-            and runnable.packed().run(operands)
-        ):
-            return
+        if workspace is None and stream is None:
+            if len(operands) == runnable.count:
+                if runnable.packed().run(operands):
+                    return
+            elif runnable.skips and runnable.packed_part(operands):
+                return
         self._refuse_unknown(operands)
         if stream is not None and not isinstance(stream, Stream):
             raise InvalidProblemError(

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.catalog import OPS
 from ..core.pair import pair_of
+from ..core.problem import parsed
 from ..errors import InvalidProblemError, UnsupportedError
 from .functions import FUNCTIONS
 
@@ -22,7 +23,7 @@ def vjp(
     function : callable
         One of pullback's forward functions.
     *arrays, **parameters
-        What it is called with.
+        What it is called with, and parameters that only its backward has, such as ``ties``.
 
     Returns
     -------
@@ -48,7 +49,13 @@ def vjp(
     pair = pair_of(op.kind)
     if pair.backward is None:
         raise UnsupportedError(f"{op.name}: no gradient is defined for it")
-    given = inspect.signature(function).bind(*arrays, **parameters).arguments
+    known = inspect.signature(function).parameters
+    later = {
+        p.name: parsed(p, parameters.pop(p.name), p.name)
+        for p in pair.backward.parameters
+        if p.name in parameters and p.name not in known
+    }
+    given = inspect.signature(function).bind(*arrays, **parameters).arguments | later
     results = function(*arrays, **parameters)
     several = results if isinstance(results, tuple) else (results,)
     held = {**given, **dict(zip(op.outputs, several, strict=False))}
@@ -56,7 +63,8 @@ def vjp(
     asked = inspect.signature(backward).parameters
     lead = held[op.inputs[0]]
     held |= {"shape": tuple(lead.shape), "num_inputs": lead.shape[0] if lead.shape else 0}
-    kept = {name: held[name] for name in asked if name in held and name != "out"}
+    left = {"out", *pair.backward.spared}
+    kept = {name: held[name] for name in asked if name in held and name not in left}
     pulled = {output: name for name, output in pair.cotangents.items()}
 
     def back(*gradients: Any, out: Any = None) -> Any:

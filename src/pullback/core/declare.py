@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from ..formulas.record import Formula, RowFormula
+from ..formulas.record import Formula, RowFormula, names_read
 from .elements import FLOATS
 from .parse import KINDS, Kind
 
@@ -209,6 +210,17 @@ class Op:
     def optional(self) -> tuple[str, ...]:
         """Names of the operands that may be left out."""
         return tuple(o.name for o in self.reads if o.optional)
+
+    @cached_property
+    def spared(self) -> tuple[str, ...]:
+        """Names of the saves that no record of it reads: whoever calls it may leave them out."""
+        rest = {n: self.operand(n).symbol for n in sorted(self.needs)}
+        for selection, element in itertools.product(self.selections(), ("f64", "f32")):
+            if not rest:
+                break
+            asked = names_read(self.record(selection, element))
+            rest = {n: s for n, s in rest.items() if not {s, f"{s}_before"} & asked}
+        return tuple(o.name for o in self.reads if o.name in rest)
 
     @property
     def data(self) -> tuple[str, ...]:

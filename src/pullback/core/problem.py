@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidProblemError, UnsupportedError
-from ..formulas.record import Formula, names_read
-from ..precision import get_precision
+from ..formulas.record import Formula, in_doubles, names_read
+from ..precision import DEFAULT, get_precision
 from . import parse
 from .declare import REQUIRED, Op, Operand, Parameter, Role, Type
 
@@ -40,6 +40,8 @@ class Problem:
         Of a segment op: whether ids ascend, and whether ids out of range are dropped.
     precision
         Whether elements narrower than float64 are computed in float32 ("fast") or not ("tight").
+    spared
+        Saves that no record reads and that the caller left out.
     """
 
     op: Op
@@ -52,7 +54,8 @@ class Problem:
     segments: int | None = None
     is_sorted: bool = False
     drops: bool = False
-    precision: str = "tight"
+    precision: str = DEFAULT
+    spared: tuple[str, ...] = ()
 
     @property
     def extent(self) -> int:
@@ -96,6 +99,11 @@ class Problem:
         return self.op.record(self.selection, self.element)
 
     @property
+    def formula_in_doubles(self) -> Formula:
+        """The formula record where all types are computed in float64."""
+        return in_doubles(self.formula, self.element)
+
+    @property
     def constants(self) -> dict[str, float]:
         """What formulas know by name and is the same for all rows."""
         defaults = {
@@ -114,7 +122,11 @@ class Problem:
     def reads(self) -> tuple[Operand, ...]:
         """The operands that are read: those that may be left out only if they were given."""
         chosen = self.chosen
-        return tuple(o for o in self.op.reads if not o.optional or chosen.get(o.name))
+        return tuple(
+            o
+            for o in self.op.reads
+            if (not o.optional or chosen.get(o.name)) and o.name not in self.spared
+        )
 
     @property
     def writes(self) -> tuple[Operand, ...]:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from ..core.declare import Op, Role
-from ..formulas.record import RowFormula, ScanFormula
+from ..formulas.record import RowFormula, ScanFormula, in_doubles
 from .compile import Kernel, compile_kernel
 from .data import numbered
 from .layout import Schedule, Walk
@@ -55,7 +55,7 @@ class KernelKey:
 
     @property
     def formula(self) -> RowFormula | ScanFormula:
-        record = self.op.record(self.selection, self.element)
+        record = in_doubles(self.op.record(self.selection, self.element), self.element)
         return numbered(record, self.op.data, (*self.full, *self.row))
 
     @property
@@ -88,14 +88,14 @@ def _make(key: KernelKey, part: Part) -> Callable:
     from .loops.columns import make_columns_kernel
     from .loops.rows import make_rows_kernel
     from .loops.scan_columns import make_scan_columns_kernel
-    from .loops.scan_rows import (
+    from .loops.scan_cut import (
         make_back_parts_kernel,
         make_back_totals_kernel,
         make_prefix_totals_kernel,
         make_scan_parts_kernel,
-        make_scan_rows_kernel,
         make_scan_totals_kernel,
     )
+    from .loops.scan_rows import make_scan_rows_kernel
     from .loops.stages import make_stage_kernel
 
     formula, element, schedule = key.formula, key.element, key.schedule

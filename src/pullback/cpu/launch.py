@@ -25,7 +25,8 @@ from ..formulas.record import (
     reads_neighbours,
 )
 from . import machine
-from .data import constant_words
+from .codegen.single_calls import uses_singles
+from .data import constant_words, numbered
 from .kernels import KernelKey, Part, Step, kernel_for
 from .layout import Walk, choose_layout
 from .program import WORKSPACE, Patch, Phase, Program
@@ -70,7 +71,7 @@ def element_of(problem: Problem, operand: str, dtypes: Mapping[str, str] | None)
 
 
 def blocks_of(problem: Problem) -> int:
-    size = SCAN_BLOCK if isinstance(problem.formula, ScanFormula) else BLOCK
+    size = SCAN_BLOCK if isinstance(problem.formula_in_doubles, ScanFormula) else BLOCK
     return -(-problem.extent // size)
 
 
@@ -90,24 +91,32 @@ def _along(problem: Problem, operand: str, strides: tuple[int, ...]) -> tuple[in
 
 def has_plain_form(problem: Problem) -> bool:
     """Whether a two-way scan of scaled products may first be tried without scaling."""
-    formula = problem.formula
+    formula = problem.formula_in_doubles
     return isinstance(formula, ScanFormula) and formula.scaled is not None
 
 
-def computes_in_singles(problem: Problem, types: tuple[tuple[str, str], ...]) -> bool:
-    """Whether float32 lanes may be tried: of float32 or narrower elements, not along a scan."""
-    return (
-        problem.precision == "fast"
-        and problem.element != "f64"
-        and isinstance(problem.formula, RowFormula)
-        and all(kind == "bool" or name not in _read_by_elements(problem) for name, kind in types)
-    )
-
-
-def _read_by_elements(problem: Problem) -> set[str]:
-    """What a row formula reads element by element, not for a whole row."""
-    formula = problem.formula
+def computes_in_singles(
+    problem: Problem,
+    full: tuple[str, ...],
+    row: tuple[str, ...],
+    types: tuple[tuple[str, str], ...],
+) -> bool:
+    """Whether float32 lanes compute some of it: of elements of at most 32 bits, not in a scan."""
+    if problem.precision != "fast" or problem.element == "f64":
+        return False
+    record = problem.formula_in_doubles
+    if not isinstance(record, RowFormula):
+        return False
+    by_elements = _read_by_elements(record)
+    if any(kind != "bool" and name in by_elements for name, kind in types):
+        return False
+    formula = numbered(record, problem.op.data, (*full, *row))
     assert isinstance(formula, RowFormula)
+    return uses_singles(formula, full, row)
+
+
+def _read_by_elements(formula: RowFormula) -> set[str]:
+    """What a row formula reads element by element, not for a whole row."""
     lifts = (step.monoid.lift for step in formula.passes if step.monoid)
     return {n for f in (*lifts, formula.apply) if f for n in parameters(f)}
 
@@ -144,7 +153,7 @@ class Launch:
         threads: int,
         dtypes: Mapping[str, str] | None = None,
     ):
-        op, formula = problem.op, problem.formula
+        op, formula = problem.op, problem.formula_in_doubles
         if problem.reverse and isinstance(formula, RowFormula):
             raise TypeError(f"{op.name}: rows have no direction that could be reversed")
         full, row = problem.symbols()
@@ -187,7 +196,7 @@ class Launch:
             outputs,
             written,
             types,
-            computes_in_singles(problem, types),
+            computes_in_singles(problem, full, row, types),
         )
         size = problem.numel * ITEMSIZE[problem.element]
         self._traffic = size * (len(full) + len(written))
@@ -250,7 +259,7 @@ class Launch:
         count = len(layout.axis_strides)
         head = [0] * (OPERANDS + 2 * count)
         blocks = self._blocks
-        if is_pointwise(problem.formula) and not layout.columns:
+        if is_pointwise(problem.formula_in_doubles) and not layout.columns:
             blocks = -(-layout.axis_sizes[0] // BLOCK)
         is_bent = layout.schedule.walk is Walk.BENT
         head[0:3] = [self._rows, problem.extent if is_bent else layout.axis_sizes[0], blocks]
@@ -277,7 +286,7 @@ class Launch:
             and self._blocks >= LEAST_CUT_BLOCKS
             and self._traffic >= 2 * machine.here().serial_bytes
             and not self._layout.columns
-            and not is_pointwise(self._problem.formula)
+            and not is_pointwise(self._problem.formula_in_doubles)
         )
 
     def _phase(self, part: Part, units: int, condition: int = 0) -> Phase:
@@ -288,7 +297,7 @@ class Launch:
 
     def _cut(self, scaled: bool, condition: int = 0) -> list[Phase]:
         """The phases where threads share rows."""
-        formula, threads = self._problem.formula, self._threads
+        formula, threads = self._problem.formula_in_doubles, self._threads
         blocks, parts = self._rows * self._blocks, self._rows * threads
         if isinstance(formula, RowFormula):
             stages = [k for k, step in enumerate(formula.passes) if step.monoid]
@@ -330,7 +339,7 @@ def _tile(formula: RowFormula | ScanFormula, columns: int, units: int, threads: 
 
 def _scratch(problem: Problem, rows: int, blocks: int, down_columns: bool) -> int:
     """Bytes of workspace: a state for each block of a row, of the folds that need one."""
-    formula = problem.formula
+    formula = problem.formula_in_doubles
     if blocks < 2:
         return 0
     cut = rows <= 2 * MOST_CUT_ROWS and blocks >= LEAST_CUT_BLOCKS

@@ -90,7 +90,7 @@ def choose_layout(
     """
     shape, axes = problem.shape, problem.axes
     per_operand = [list(s) for s in strides]
-    pointwise = is_pointwise(problem.formula)
+    pointwise = is_pointwise(problem.formula_in_doubles)
     outer = [d for d in range(len(shape)) if d not in axes]
     guide = per_operand[lanes[0]] if lanes else per_operand[-1]
     outer.sort(key=lambda d: -abs(guide[d]))
@@ -114,7 +114,7 @@ def choose_layout(
     # In elements: 1 where neighbours are neighbours in memory, -1 where they descend.
     along = [axis_strides[o][0] / items[o] for o in lanes]
     one_way = along.count(along[0]) == len(along) and abs(along[0]) == 1
-    packed = one_way and (along[0] > 0 or isinstance(problem.formula, ScanFormula))
+    packed = one_way and (along[0] > 0 or isinstance(problem.formula_in_doubles, ScanFormula))
     rows = Layout(
         Schedule(Walk.PACKED if packed else Walk.STRIDED),
         outer_sizes,
@@ -132,7 +132,7 @@ def choose_layout(
     ]
     across, negative_size, d = min(candidates)
     extent, width = axis_sizes[0], -negative_size
-    folds = isinstance(problem.formula, RowFormula) and not pointwise
+    folds = isinstance(problem.formula_in_doubles, RowFormula) and not pointwise
     shortest = SHORTEST_FOLD if folds else LANES
     if width < LANES or (extent >= shortest and along_axis <= across):
         return rows

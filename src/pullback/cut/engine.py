@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..api.plan import Runnable
+from ..api.plan import Runnable, check_positions
 from ..core.declare import Op, Operand, Role, Type
 from ..core.elements import ELEMENTS
 from ..core.problem import Problem
@@ -24,7 +24,7 @@ from ..cpu.joining import join, of_states
 from ..cpu.launch import computes_in_singles, element_of
 from ..cpu.words import BLOCK, SCAN_BLOCK
 from ..errors import InvalidProblemError
-from ..formulas.record import Formula, ScanFormula, names_read
+from ..formulas.record import Formula, RowFormula, ScanFormula, names_read
 from ..memory.view import output_view, view
 from . import records
 from .records import FRONT, HALO, ORIGIN, Sweep, carried
@@ -76,6 +76,8 @@ class Cut:
     block
         Pieces begin and end at multiples of it, counted from the end of the row where ``from_end``;
         anywhere, unless it ``needs_grid``.
+    reads
+        The operands that the formula looks at: those that a piece must have.
     neighbours
         The operands of which a piece must know the element in front of it.
     """
@@ -84,7 +86,7 @@ class Cut:
         if problem.is_segmented:
             raise InvalidProblemError(f"{problem.op.name}: rows of segments are cut by SegmentCut")
         self.problem = problem
-        self.formula: Formula = problem.formula
+        self.formula: Formula = problem.formula_in_doubles
         self.extent = problem.extent
         self.sweeps = records.sweeps_of(self.formula, problem.reverse)
         is_scan = isinstance(self.formula, ScanFormula)
@@ -94,18 +96,18 @@ class Cut:
         )
         self.needs_grid = bool(self.sweeps)
         asked = names_read(self.formula)
-        called = {o.symbol: o for o in problem.reads}
-        self.neighbours = tuple(
-            o.name for symbol, o in called.items() if f"{symbol}_before" in asked
-        )
-        self._bools = frozenset(o.symbol for o in problem.reads if o.type is Type.BOOL)
+        self.reads = (*problem.used(Role.ELEMENT), *problem.used(Role.ROW))
+        self.neighbours = tuple(o.name for o in self.reads if f"{o.symbol}_before" in asked)
+        self._bools = frozenset(o.symbol for o in self.reads if o.type is Type.BOOL)
         self._data = {**problem.constants, FRONT: self.extent - 1.0 if problem.reverse else 0.0}
         self._element_dtype = ELEMENTS[problem.element].dtype
         self._precision = problem.precision
-        if isinstance(self.formula, records.RowFormula):
+        if isinstance(self.formula, RowFormula):
             kinds = {o.symbol: element_of(problem, o.name, None) for o in problem.reads}
             types = tuple((n, kind) for n, kind in kinds.items() if kind != problem.element)
-            self._precision = "fast" if computes_in_singles(problem, types) else "tight"
+            self._precision = (
+                "fast" if computes_in_singles(problem, *problem.symbols(), types) else "tight"
+            )
 
     # What runs.
 
@@ -128,11 +130,17 @@ class Cut:
 
     @cached_property
     def _finish(self) -> Op | None:
-        record = records.finish_record(self.formula)
-        if record is None:
+        writes = tuple(replace(o, asked_by="") for o in self._rows)
+        if isinstance(self.formula, RowFormula):
+            if self.formula.finish is None:
+                return None
+            record = records.finish_record(self.formula)
+            return records.part_of(self.problem, "cut-finish", record, writes)
+        if self.formula.end is None:
             return None
-        writes = tuple(replace(o, role=Role.ELEMENT, asked_by="") for o in self._rows)
-        return records.part_of(self.problem, "cut-finish", record, writes, by_element=True)
+        writes = tuple(replace(o, role=Role.ELEMENT) for o in writes)
+        record = records.end_record(self.formula)
+        return records.part_of(self.problem, "cut-end", record, writes, by_element=True)
 
     @property
     def _elements(self) -> tuple[Operand, ...]:
@@ -143,7 +151,12 @@ class Cut:
         return tuple(o for o in self.problem.writes if o.role is Role.ROW)
 
     def _run(
-        self, op: Op, shape: tuple[int, ...], arrays: Mapping[str, Array], element: str = ""
+        self,
+        op: Op,
+        shape: tuple[int, ...],
+        arrays: Mapping[str, Array],
+        element: str = "",
+        by_row: bool = False,
     ) -> None:
         """Run a part on arrays by name: the last dimension is the axis."""
         if 0 in shape:
@@ -157,10 +170,14 @@ class Cut:
             (),
             self.problem.reverse and isinstance(op.records(), ScanFormula),
             data,
-            precision=self._precision,
+            # What is of rows alone is computed in float64 in any case.
+            precision="tight" if by_row else self._precision,
         )
-        runnable = runnable_of(problem)
-        views = {o.name: view(arrays[o.name], o.name) for o in op.reads}
+        self._execute(problem, arrays)
+
+    def _execute(self, problem: Problem, arrays: Mapping[str, Array]) -> None:
+        op, runnable = problem.op, runnable_of(problem)
+        views = {o.name: view(arrays[o.name], o.name) for o in op.reads if o.name in arrays}
         views |= {
             o.name: output_view(arrays[o.name], o.name) for o in op.writes if o.name in arrays
         }
@@ -168,10 +185,6 @@ class Cut:
         runnable.execute(views, 0, 0, runnable.threads())
 
     # What a part reads.
-
-    def _named(self, piece: Piece) -> dict[str, Array]:
-        """Operands of a piece as formulas call them."""
-        return {self.problem.op.operand(n).symbol: a for n, a in piece.operands.items()}
 
     def _halos(self, piece: Piece, bounds: Sequence[tuple[int, int]]) -> dict[str, Array]:
         """The elements in front of parts of a piece, in forward order: (…, parts)."""
@@ -195,12 +208,17 @@ class Cut:
 
     def rows_of(self, piece: Piece) -> tuple[tuple[int, ...], int]:
         """Shape of the rows of a piece, and its positions."""
-        for o in self.problem.reads:
+        for o in self.reads:
             if o.role is Role.ELEMENT:
                 shape = piece.operands[o.name].shape
                 return shape[:-1], shape[-1]
-        first = piece.operands[self.problem.reads[0].name]
-        return first.shape, piece.length
+        return piece.operands[self.reads[0].name].shape, piece.length
+
+    def check_rows(self, rows: Mapping[str, Array]) -> None:
+        """Raise for operands with one element for each row that name no position of the axis."""
+        for o in self.problem.positions:
+            if o.name in rows:
+                check_positions(self.problem, o, np.asarray(rows[o.name]))
 
     # The three functions.
 
@@ -224,10 +242,10 @@ class Cut:
         writes = tuple(Operand(n) for n in step.monoid.state)
         op = _start_op(self.problem, step, writes)
         arrays: dict[str, Array] = {n: np.empty((*batch, 1)) for n in step.monoid.state}
-        for o in self.problem.reads:
+        for o in self.reads:
             if o.name in rows:
                 arrays[o.symbol] = rows[o.name].astype(np.float64)[..., None]
-        self._run(op, (*batch, 1), arrays, "f64")
+        self._run(op, (*batch, 1), arrays, "f64", by_row=True)
         for k, n in enumerate(step.monoid.state):
             state[..., k] = arrays[n][..., 0]
         return state
@@ -281,7 +299,7 @@ class Cut:
         batch, n = into.shape[:-2], into.shape[-2]
         shape = (*batch, n, length)
         arrays: dict[str, Array] = {}
-        for o in self.problem.reads:
+        for o in self.reads:
             array = piece.operands[o.name]
             if o.role is Role.ELEMENT:
                 arrays[o.symbol] = array[..., part].reshape(shape)
@@ -334,10 +352,9 @@ class Cut:
         """
         if not self._elements:
             return {}
-        op = self._apply
         batch, n = self.rows_of(piece)
         arrays: dict[str, Array] = {}
-        for o in self.problem.reads:
+        for o in self.reads:
             array = piece.operands[o.name]
             arrays[o.symbol] = array if o.role is Role.ELEMENT else array[..., None]
         arrays[ORIGIN] = np.broadcast_to(np.float64(piece.start), (*batch, 1))
@@ -345,7 +362,7 @@ class Cut:
         for k, (sweep, state) in enumerate(zip(self.sweeps, states, strict=True)):
             for j, name in enumerate(carried(k, sweep.monoid)):
                 arrays[name] = state[..., j : j + 1]
-        like = next((arrays[o.symbol] for o in self.problem.reads if o.role is Role.ELEMENT), None)
+        like = next((arrays[o.symbol] for o in self.reads if o.role is Role.ELEMENT), None)
         results = {}
         for o in self._elements:
             given = out.get(o.name) if out else None
@@ -356,8 +373,27 @@ class Cut:
                     else np.empty_like(like, self._element_dtype)
                 )
             results[o.name] = arrays[o.name] = given
-        self._run(op, (*batch, n), arrays)
+        if self._is_uncut:
+            self._run_uncut((*batch, n), arrays)
+        else:
+            self._run(self._apply, (*batch, n), arrays)
         return results
+
+    @cached_property
+    def _is_uncut(self) -> bool:
+        """Whether elements do not ask for their place or for others: the op itself serves."""
+        asked = names_read(self.formula)
+        return not (self.sweeps or self.neighbours or {"index", "first"} & asked)
+
+    def _run_uncut(self, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> None:
+        """The op itself on a piece; the extent is that of the uncut row."""
+        if 0 in shape:
+            return
+        called = {o.symbol: o.name for o in self.reads}
+        axes = (len(shape) - 1,)
+        data = tuple((n, v) for n, v in self._data.items() if n != FRONT)
+        problem = replace(self.problem, shape=shape, axes=axes, data=data)
+        self._execute(problem, {called.get(n, n): a for n, a in arrays.items()})
 
     def finish(self, states: Sequence[Array], rows: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs with one element for each row, by name.
@@ -373,21 +409,22 @@ class Cut:
         if op is None:
             return {}
         batch = states[0].shape[:-1]
-        arrays: dict[str, Array] = {}
-        for o in self.problem.reads:
+        # A state is made in float64, whatever the elements are.
+        is_end = isinstance(self.formula, ScanFormula)
+        arrays: dict[str, Array] = {"nothing": np.zeros((*batch, 1), self._element_dtype)}
+        for o in self.reads:
             if o.name in rows:
-                arrays[o.symbol] = rows[o.name][..., None]
+                row = rows[o.name].astype(np.float64) if is_end else rows[o.name]
+                arrays[o.symbol] = row[..., None]
         for k, (sweep, state) in enumerate(zip(self.sweeps, states, strict=True)):
             for j, name in enumerate(carried(k, sweep.monoid)):
                 arrays[name] = state[..., j : j + 1]
         results = {}
         for o in self._rows:
-            is_state = o.type is Type.STATE
-            made = np.empty((*batch, 1), np.float64 if is_state else self._element_dtype)
+            wide = is_end or o.type is Type.STATE
+            made = np.empty((*batch, 1), np.float64 if wide else self._element_dtype)
             results[o.name] = arrays[o.name] = made
-        # A state is made in float64, whatever the elements are.
-        element = "f64" if isinstance(self.formula, ScanFormula) else ""
-        self._run(op, (*batch, 1), arrays, element)
+        self._run(op, (*batch, 1), arrays, "f64" if is_end else "", by_row=True)
         return {n: a[..., 0] for n, a in results.items()}
 
     def edge(self, piece: Piece) -> dict[str, Array]:

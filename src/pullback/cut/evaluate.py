@@ -32,10 +32,10 @@ def evaluate(cut: Cut | SegmentCut, pieces: Sequence[Piece]) -> Results:
     >>> first["y"][-1], second["y"][0]
     (np.float64(512.0), np.float64(513.0))
     """
-    reads = cut.problem.reads
-    rows = {o.name: pieces[0].operands[o.name] for o in reads if o.role is Role.ROW}
+    rows = {o.name: pieces[0].operands[o.name] for o in cut.reads if o.role is Role.ROW}
     if isinstance(cut, SegmentCut):
         return _segments(cut, pieces, rows)
+    cut.check_rows(rows)
     forward = range(len(pieces))
     batch, _ = cut.rows_of(pieces[0])
     known: list[list[Array]] = [[] for _ in pieces]

@@ -185,7 +185,15 @@ def apply_record(formula: Formula, bools: frozenset[str]) -> Formula:
     if isinstance(formula, RowFormula):
         assert formula.apply is not None
         passes = _passes(formula, len(formula.passes), place)
-        return replace(formula, passes=passes, apply=place(formula.apply), narrow=None, before=())
+        return replace(
+            formula,
+            passes=passes,
+            apply=place(formula.apply),
+            narrow=None,
+            in_doubles=None,
+            online=None,
+            before=(),
+        )
     monoid = replace(formula.monoid, lift=place(formula.monoid.lift))
     made = replace(
         formula,
@@ -204,19 +212,28 @@ def apply_record(formula: Formula, bools: frozenset[str]) -> Formula:
     return made
 
 
+def _of_nothing(nothing):  # type: ignore[no-untyped-def]
+    return nothing
+
+
+# What a kernel of rows folds where there is nothing to fold.
+NOTHING = Pass(Monoid(_of_nothing, add, (0.0,), ("unused",)))
+
+
 @cache
-def finish_record(formula: Formula) -> RowFormula | None:
-    """What makes the outputs with one element for each row, as a function of elements."""
-    if isinstance(formula, ScanFormula):
-        if formula.end is None:
-            return None
-        names = carried(1 if formula.prefix else 0, formula.monoid)
-        named = dict(zip(formula.monoid.state, names, strict=True))
-        return RowFormula(apply=renamed(formula.end, **named))
-    if formula.finish is None:
-        return None
+def finish_record(formula: RowFormula) -> RowFormula:
+    """What makes the outputs with one element for each row, of rows of one ``nothing``."""
     passes = _passes(formula, len(formula.passes), lambda function: function)
-    return _finished(passes, formula.finish)
+    return RowFormula((NOTHING, *passes), finish=formula.finish)
+
+
+@cache
+def end_record(formula: ScanFormula) -> RowFormula:
+    """What makes the outputs at the end of a scan, as a function of elements."""
+    assert formula.end is not None
+    names = carried(1 if formula.prefix else 0, formula.monoid)
+    named = dict(zip(formula.monoid.state, names, strict=True))
+    return RowFormula(apply=renamed(formula.end, **named))
 
 
 def _finished(steps: Sequence[Pass], finish: Callable) -> RowFormula:
@@ -297,7 +314,9 @@ def segment_apply_record(formula: RowFormula) -> RowFormula:
     """What makes the rows of a piece, the states of all segments being known."""
     assert formula.apply is not None
     passes = _segment_passes(formula, len(formula.passes), segment_sweeps(formula))
-    return replace(formula, passes=passes, apply=_in_segment(formula.apply), narrow=None)
+    return replace(
+        formula, passes=passes, apply=_in_segment(formula.apply), narrow=None, in_doubles=None
+    )
 
 
 @cache
@@ -332,13 +351,15 @@ def part_of(
     reads = []
     role = Role.ELEMENT if by_element else Role.ROW
     operands = {o.symbol: o for o in problem.reads}
+    if "nothing" in asked:
+        reads.append(Operand("nothing", Role.ELEMENT, Type.ELEMENT))
     for symbol, operand in operands.items():
         is_cut = operand.role in (Role.IDS, Role.OFFSETS) and not by_element
         if is_cut or symbol in asked or f"{symbol}_before" in asked:
             own = role if operand.role is Role.ROW else operand.role
             reads.append(Operand(symbol, own, operand.type))
     data = (*problem.op.data, *((FRONT,) if FRONT in asked else ()))
-    produced = {"index", "first", "extent", *data, *_given_names(record)}
+    produced = {"index", "first", "extent", "nothing", *data, *_given_names(record)}
     states = sorted(
         n
         for n in asked

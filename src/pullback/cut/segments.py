@@ -43,6 +43,8 @@ class SegmentCut:
     ----------
     sweeps
         The folds over the rows, in the order they run.
+    reads
+        The operands that the formula looks at, and what cuts the rows.
     keeps_fronts
         Whether :meth:`fold` and :meth:`apply` ask for the first sweep's states in front of a piece.
     """
@@ -56,6 +58,8 @@ class SegmentCut:
         self.keeps_fronts = bool({"index", "first"} & records.names_read(formula))
         self._dtype = ELEMENTS[problem.element].dtype
         self._by = problem.cut_by
+        tables = (*problem.used(Role.ELEMENT), *problem.used(Role.ROW))
+        self.reads = tuple(o for o in problem.reads if o in tables or o is self._by)
 
     @cached_property
     def _folds(self) -> tuple[Op, ...]:
@@ -97,6 +101,7 @@ class SegmentCut:
             problem.num_segments if cut else None,
             problem.is_sorted and cut,
             problem.drops and cut,
+            precision="tight",
         )
         runnable = runnable_of(made)
         views = {o.name: view(arrays[o.name], o.name) for o in op.reads}
@@ -109,7 +114,7 @@ class SegmentCut:
     def _arrays(
         self, piece: Piece, states: Sequence[Array], front: Array | None
     ) -> dict[str, Array]:
-        found = {self.problem.op.operand(n).symbol: a for n, a in piece.operands.items()}
+        found = {o.symbol: piece.operands[o.name] for o in self.reads}
         for k, (sweep, state) in enumerate(zip(self.sweeps, states, strict=False)):
             for j, name in enumerate(carried(k, sweep.monoid)):
                 found[name] = state[..., j]
@@ -132,13 +137,14 @@ class SegmentCut:
         """How many rows a piece has."""
         if self._by.role is Role.IDS:
             return len(piece.operands[self._by.name])
-        for o in self.problem.reads:
+        for o in self.reads:
             if o.role is Role.ELEMENT:
                 return len(piece.operands[o.name])
         return piece.length
 
     def columns_of(self, piece: Piece) -> int:
-        tables = (o.name for o in self.problem.reads if o.role in (Role.ELEMENT, Role.ROW))
+        """How many columns a piece has."""
+        tables = (o.name for o in self.reads if o is not self._by)
         return int(piece.operands[next(tables)].shape[1])
 
     def begin(self, sweep: int, columns: int) -> Array:

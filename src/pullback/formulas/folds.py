@@ -6,7 +6,18 @@ exponent, ``m * 2**e``: the same roundings as plain arithmetic, without overflow
 
 from __future__ import annotations
 
-from .primitives import INF, exponent, isnan, mantissa, maximum, power_of_two, where
+from .primitives import (
+    INF,
+    absolute,
+    exp,
+    exponent,
+    isnan,
+    log,
+    mantissa,
+    maximum,
+    power_of_two,
+    where,
+)
 from .record import Monoid
 
 
@@ -24,6 +35,21 @@ def larger(a, b):
 
 def smaller(a, b):
     return where((a <= b) | isnan(a), a, b)
+
+
+def times(a, b):
+    """A product in which a zero wins against inf and NaN, where IEEE 754 makes NaN."""
+    product = a * b
+    return where(isnan(product) & ((a == 0) | (b == 0)), 0.0, product)
+
+
+# Guarded products, by name: an ordinary one in their place gives the same bits or NaN.
+GUARDED = (times.__name__,)
+
+
+def linear(a1, b1, a2, b2):
+    """Two steps as one. A zero factor stops whatever came before; a zero state passes nothing."""
+    return times(a1, a2), b2 + times(a2, b1)
 
 
 def recurrence(a1, b1, a2, b2):
@@ -46,6 +72,22 @@ def scaled_product(m1, e1, m2, e2):
     return mantissa(product), e1 + e2 + exponent(product)
 
 
+def held_product(m1, e1, m2, e2):
+    """The product of numbers narrower than float64, brought back where it grows out of bounds.
+
+    All that multiply lie within 2**256 of 1, so that no product leaves the range of a float64.
+    """
+    product = m1 * m2
+    size = absolute(product)
+    small, large = size < 2.0**-256, size > 2.0**256
+    scale = where(small, 2.0**256, where(large, 2.0**-256, 1.0))
+    return product * scale, e1 + e2 + where(small, -256.0, where(large, 256.0, 0.0))
+
+
+def factor(x):
+    return x, 0.0
+
+
 def scaled_sum(m1, e1, m2, e2):
     """The sum of two scaled numbers, normalised."""
     top = maximum(e1, e2)
@@ -60,7 +102,26 @@ def scaled_recurrence(am1, ae1, bm1, be1, am2, ae2, bm2, be2):
     return am, ae, bm, be
 
 
+def log_step(x):
+    return x, 1.0
+
+
+def log_add(peak1, total1, peak2, total2):
+    """Sums of exponentials, total * exp(peak), added; the smaller side is scaled down."""
+    # Equal peaks need no exp, which keeps inf - inf out.
+    down = where(peak1 == peak2, 1.0, exp(-absolute(peak1 - peak2)))
+    first = (peak1 >= peak2) | isnan(peak1)
+    total = where(first, total1 + total2 * down, total1 * down + total2)
+    return where(first, peak1, peak2), total
+
+
+def log_of_state(peak, total):
+    return peak + log(total)
+
+
+LOG_TOTAL = Monoid(log_step, log_add, (-INF, 0.0), ("peak", "total"))
 TOTAL = Monoid(value, add, (0.0,), ("total",))
 PEAK = Monoid(value, larger, (-INF,), ("peak",), selects=True)
 TROUGH = Monoid(value, smaller, (INF,), ("peak",), selects=True)
 PRODUCT = Monoid(scaled, scaled_product, (1.0, 0.0), ("product_m", "product_e"))
+HELD_PRODUCT = Monoid(factor, held_product, (1.0, 0.0), ("product_m", "product_e"))

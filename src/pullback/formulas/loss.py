@@ -6,7 +6,7 @@ z·l². Its gradient is d_loss·((1 + 2z·l)·exp(x − l) − (1−e)·[j = tar
 
 from __future__ import annotations
 
-from .folds import add, larger
+from .folds import add, larger, log_add
 from .primitives import INF, exp, log, where
 from .record import Monoid, Pass, RowFormula
 from .reduce import exp_below, finite_peak
@@ -39,6 +39,18 @@ def loss_and_lse(
     return where(ignored, 0.0, loss), where(ignored, 0.0, lse)
 
 
+def online_step(logits, index, target):
+    return logits, 1.0, where(index == target, logits, 0.0), logits
+
+
+def online_join(shift1, sum1, picked1, total1, shift2, sum2, picked2, total2):
+    shift, sum_exp = log_add(shift1, sum1, shift2, sum2)
+    return shift, sum_exp, picked1 + picked2, total1 + total2
+
+
+ONLINE = Monoid(
+    online_step, online_join, (-INF, 0.0, 0.0, 0.0), ("shift", "sum_exp", "picked", "total")
+)
 CROSS_ENTROPY = RowFormula(
     (
         Pass(
@@ -49,6 +61,7 @@ CROSS_ENTROPY = RowFormula(
         Pass(Monoid(exp_below_shift, add, (0.0,), ("sum_exp",))),
     ),
     finish=loss_and_lse,
+    online=RowFormula((Pass(ONLINE),), finish=loss_and_lse),
 )
 
 

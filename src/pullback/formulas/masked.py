@@ -38,6 +38,8 @@ def masked(record: RowFormula, outside: float = 0.0) -> RowFormula:
         finish=_counting(record.finish),
         apply=record.apply and _masked_values(record.apply, (outside,)),
         narrow=record.narrow and masked(record.narrow, outside),
+        online=record.online and masked(record.online, outside),
+        in_doubles=record.in_doubles and masked(record.in_doubles, outside),
         copies=False,
     )
 

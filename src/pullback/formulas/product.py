@@ -7,7 +7,7 @@ cannot go wrong; what the others are is known by their counts.
 
 from __future__ import annotations
 
-from .folds import scaled_product
+from .folds import held_product, scaled_product
 from .primitives import INF, NAN, absolute, exponent, isnan, ldexp, mantissa, where
 from .record import Monoid, Pass, RowFormula
 
@@ -50,6 +50,58 @@ def product_of_others(dy, x, product_m, product_e, zeros, infs, nans):
     return where(nans > 0, NAN, value)
 
 
+# The same of elements narrower than float64, which hold what a product divided by one of them is:
+# what a row gives to its ordinary elements, and to those that are counted, is known beforehand.
+
+
+def counted_as_it_is(x):
+    _, _, zeros, infs, nans = counted(x)
+    return ordinary(x), 0.0, zeros, infs, nans
+
+
+def held_counts_joined(m1, e1, zeros1, infs1, nans1, m2, e2, zeros2, infs2, nans2):
+    m, e = held_product(m1, e1, m2, e2)
+    return m, e, zeros1 + zeros2, infs1 + infs2, nans1 + nans2
+
+
+def with_counts(value, sign, dy, zeros, infs, nans):
+    """A product of ordinary factors together with so many others."""
+    value = where(infs > 0, where(sign < 0, -INF, INF) * dy, value)
+    value = where(zeros > 0, where(infs > 0, NAN, 0.0 * dy), value)
+    return where(nans > 0, NAN, value)
+
+
+def gains(dy, product_m, product_e, zeros, infs, nans):
+    value = ldexp(product_m * dy, product_e)
+    return (
+        with_counts(value, product_m, dy, zeros, infs, nans),
+        with_counts(value, product_m, dy, zeros - 1.0, infs, nans),
+        with_counts(value, product_m, dy, zeros, infs - 1.0, nans),
+        with_counts(value, product_m, dy, zeros, infs, nans - 1.0),
+    )
+
+
+def gain_without(x, gain, of_zero, of_inf, of_nan):
+    special = where(x == 0, of_zero, where(isnan(x), of_nan, of_inf))
+    return where(is_ordinary(x), gain, special) / ordinary(x)
+
+
+GAINS_BY_COUNTS = RowFormula(
+    (
+        Pass(
+            Monoid(
+                counted_as_it_is,
+                held_counts_joined,
+                (1.0, 0.0, 0.0, 0.0, 0.0),
+                ("product_m", "product_e", "zeros", "infs", "nans"),
+            ),
+            gains,
+            ("gain", "of_zero", "of_inf", "of_nan"),
+        ),
+    ),
+    apply=gain_without,
+)
+
 PRODUCT_BY_COUNTS = RowFormula(
     (
         Pass(
@@ -62,4 +114,5 @@ PRODUCT_BY_COUNTS = RowFormula(
         ),
     ),
     apply=product_of_others,
+    in_doubles=GAINS_BY_COUNTS,
 )

@@ -69,6 +69,12 @@ class RowFormula:
     narrow
         Stands in for elements narrower than float64: it leaves out what keeps float64 in range, and
         computed in float64 gives the same bits.
+    in_doubles
+        Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU:
+        whose range leaves room for what would leave that of a narrower type.
+    online
+        Stands in where a row is too long to be kept for the next pass: the same values by fewer
+        looks at the elements, rounded otherwise.
     copies
         ``apply`` gives back a single operand as it is, so that bits may be moved instead.
     heavy
@@ -84,6 +90,8 @@ class RowFormula:
     finish: Callable | None = None
     apply: Callable | None = None
     narrow: RowFormula | None = None
+    in_doubles: RowFormula | None = None
+    online: RowFormula | None = None
     copies: bool = False
     heavy: bool = False
     before: tuple[tuple[str, float], ...] = ()
@@ -142,6 +150,10 @@ class ScanFormula:
         A shorter way over elements where nothing happens, which a schedule may take.
     scaled
         Whose products are scaled, if any are.
+    guarded
+        Products are guarded (:data:`.folds.GUARDED`). Without the guards all bits are the same,
+        unless a NaN shows in an output or in the state behind the elements scanned: a schedule
+        may try that first.
     """
 
     monoid: Monoid
@@ -155,9 +167,17 @@ class ScanFormula:
     before: tuple[tuple[str, float], ...] = ()
     quiet: Quiet | None = None
     scaled: Scaled | None = None
+    guarded: bool = False
 
 
 Formula = RowFormula | ScanFormula
+
+
+def in_doubles(formula: Formula, element: str) -> Formula:
+    """The record for elements of a type that are computed in float64."""
+    if element == "f64" or isinstance(formula, ScanFormula):
+        return formula
+    return formula.in_doubles or formula
 
 
 def functions_of(formula: Formula) -> tuple[Callable, ...]:
@@ -209,6 +229,11 @@ def is_pointwise(formula: Formula) -> bool:
         and not {"index", "first"} & names_read(formula)
         and not reads_neighbours(formula)
     )
+
+
+def asks_of_rows(formula: Formula) -> bool:
+    """Whether something must be known of a row that only all its elements tell."""
+    return not is_pointwise(formula) or "extent" in names_read(formula)
 
 
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:

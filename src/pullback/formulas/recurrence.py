@@ -10,26 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from .folds import linear, times
 from .primitives import where
 from .record import Monoid, ScanFormula
 from .scan import at_borders, dy_and_passed, passed_itself
 
 STATE = ("factor", "passed")
-
-
-def linear(a1, b1, a2, b2):
-    """Two steps as one. A zero factor stops whatever came before; a zero state passes nothing."""
-    factor = where((a1 == 0) | (a2 == 0), 0.0, a1 * a2)
-    return factor, b2 + where((a2 == 0) | (b1 == 0), 0.0, a2 * b1)
-
-
-def times(factor, value):
-    """A product in which a zero wins against inf and NaN."""
-    return where((factor == 0) | (value == 0), 0.0, factor * value)
+# Steps that may be borders add 0.0, so that none is −0: then not even the sign of what a border
+# stops shows in a sum.
 
 
 def _scan(lift: Callable, finish: Callable, **how) -> ScanFormula:
-    return ScanFormula(Monoid(lift, linear, (1.0, 0.0), STATE), finish, **how)
+    return ScanFormula(Monoid(lift, linear, (1.0, 0.0), STATE), finish, guarded=True, **how)
 
 
 # linear_recurrence
@@ -40,7 +32,7 @@ def step(a, b):
 
 
 def step_in_run(a, b, begins):
-    return where(begins, 0.0, a), b
+    return where(begins, 0.0, a), b + 0.0
 
 
 def from_initial(initial):
@@ -65,7 +57,7 @@ def step_backward(dy, a):
 
 
 def step_backward_in_run(dy, a, begins):
-    return where(begins, 0.0, a), where(begins, 0.0, times(a, dy))
+    return where(begins, 0.0, a), where(begins, 0.0, times(a, dy)) + 0.0
 
 
 def gradients(dy, y_before, passed):
@@ -116,7 +108,7 @@ def discounted_step(x, discount):
 
 
 def discounted_step_until_done(x, discount, done):
-    return where(done, 0.0, discount), x
+    return where(done, 0.0, discount), x + 0.0
 
 
 def discounted_step_backward(dy, discount):
@@ -124,7 +116,7 @@ def discounted_step_backward(dy, discount):
 
 
 def discounted_step_backward_until_done(dy, discount, done):
-    return where(done, 0.0, discount), where(done, 0.0, times(discount, dy))
+    return where(done, 0.0, discount), where(done, 0.0, times(discount, dy)) + 0.0
 
 
 @cache
@@ -154,12 +146,12 @@ def advantage_step(rewards, values, next_values, gamma, lam):
 
 def advantage_until(rewards, values, next_values, gamma, lam, terminated):
     coming = where(terminated, 0.0, gamma * next_values)
-    return where(terminated, 0.0, gamma * lam), rewards + coming - values
+    return where(terminated, 0.0, gamma * lam), rewards + coming - values + 0.0
 
 
 def advantage_until_cut(rewards, values, next_values, gamma, lam, truncated):
     factor, delta = advantage_step(rewards, values, next_values, gamma, lam)
-    return where(truncated, 0.0, factor), delta
+    return where(truncated, 0.0, factor), delta + 0.0
 
 
 def advantage_until_either(rewards, values, next_values, gamma, lam, terminated, truncated):

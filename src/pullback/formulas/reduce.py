@@ -6,7 +6,7 @@ infinities are part of the formula.
 
 from __future__ import annotations
 
-from .folds import PEAK, PRODUCT, TOTAL, TROUGH, add
+from .folds import HELD_PRODUCT, LOG_TOTAL, PEAK, PRODUCT, TOTAL, TROUGH, add, log_of_state
 from .primitives import (
     INF,
     NAN,
@@ -108,7 +108,7 @@ EXTREME_BACKWARD = {
 }
 
 
-# prod: the product of the others is (product before) * (product after), so no division by x and
+# prod: the product of the others is (product before) * (product after), so no division by x, and
 # any number of zeros is exact.
 
 
@@ -120,7 +120,11 @@ def product_of_others(dy, before_m, before_e, product_m, product_e):
     return ldexp((before_m * product_m) * mantissa(dy), (before_e + product_e) + exponent(dy))
 
 
-PROD = RowFormula((Pass(PRODUCT),), finish=product_itself)
+PROD = RowFormula(
+    (Pass(PRODUCT),),
+    finish=product_itself,
+    in_doubles=RowFormula((Pass(HELD_PRODUCT),), finish=product_itself),
+)
 PROD_BACKWARD = ScanFormula(
     PRODUCT,
     product_of_others,
@@ -170,6 +174,22 @@ def norm2_backward(x, inverse, gain):
     return (x * inverse) * gain
 
 
+def square(x):
+    return x * x
+
+
+def plain_root(total):
+    return sqrt(total)
+
+
+def gain_over_norm(dy, y):
+    return where(y == 0, 0.0, dy / y)
+
+
+def plain_norm2_backward(x, gain):
+    return x * gain
+
+
 NORM2 = RowFormula(
     (
         Pass(
@@ -180,9 +200,18 @@ NORM2 = RowFormula(
         Pass(Monoid(scaled_square, add, (0.0,), ("total",))),
     ),
     finish=root,
+    in_doubles=RowFormula(
+        (Pass(Monoid(square, add, (0.0,), ("total",))),),
+        finish=plain_root,
+    ),
 )
 NORM2_BACKWARD = RowFormula(
-    (Pass(close=over_norm, gives=("inverse", "gain")),), apply=norm2_backward
+    (Pass(close=over_norm, gives=("inverse", "gain")),),
+    apply=norm2_backward,
+    in_doubles=RowFormula(
+        (Pass(close=gain_over_norm, gives=("gain",)),),
+        apply=plain_norm2_backward,
+    ),
 )
 
 
@@ -211,6 +240,7 @@ LOGSUMEXP = RowFormula(
         Pass(Monoid(exp_below, add, (0.0,), ("total",))),
     ),
     finish=logsumexp,
+    online=RowFormula((Pass(LOG_TOTAL),), finish=log_of_state),
 )
 LOGSUMEXP_BACKWARD = RowFormula(apply=logsumexp_backward, heavy=True)
 
@@ -335,6 +365,10 @@ def std_backward(x, mean, inverse, gain):
     return ((x - mean) * inverse) * gain
 
 
+def plain_std_gain(total, dy, y, extent, correction):
+    return total / extent, gain_over_norm(dy, y) / freedom(extent, correction)
+
+
 def scaled_value(x, inverse):
     return x * inverse
 
@@ -354,5 +388,9 @@ STD_BACKWARD = RowFormula(
         Pass(Monoid(scaled_value, add, (0.0,), ("total",)), scaled_std_gain, ("mean", "gain")),
     ),
     apply=scaled_std_backward,
-    narrow=RowFormula((Pass(TOTAL, std_gain, ("mean", "inverse", "gain")),), apply=std_backward),
+    narrow=RowFormula(
+        (Pass(TOTAL, std_gain, ("mean", "inverse", "gain")),),
+        apply=std_backward,
+        in_doubles=RowFormula((Pass(TOTAL, plain_std_gain, ("mean", "gain")),), apply=var_backward),
+    ),
 )

@@ -23,8 +23,8 @@ def cut_into_runs(monoid: Monoid, border: str = "border") -> Monoid:
         monoid,
         lift=_with_border(monoid),
         combine=_unless_cut(monoid),
-        identity=(*monoid.identity, 0.0),
-        state=(*monoid.state, border),
+        identity=(0.0, *monoid.identity),
+        state=(border, *monoid.state),
         selects=False,
     )
 
@@ -34,7 +34,7 @@ def _with_border(monoid: Monoid):
     state = _numbered("s", monoid)
     lines = [
         f"{', '.join(state)} = {name}({', '.join(parameters(monoid.lift))})",
-        f"return {', '.join(state)}, where({BEGINS}, 1.0, 0.0)",
+        f"return where({BEGINS}, 1.0, 0.0), {', '.join(state)}",
     ]
     asks = asking(monoid.lift, [BEGINS])
     return compose(f"{name}_with_border", asks, lines, **{name: monoid.lift, "where": where})
@@ -48,9 +48,9 @@ def _unless_cut(monoid: Monoid):
     lines = [
         f"{', '.join(first)} = {', '.join(kept)}",
         f"{', '.join(later)} = {name}({', '.join([*first, *later])})",
-        f"return {', '.join(later)}, maximum(cut1, cut2)",
+        f"return maximum(cut1, cut2), {', '.join(later)}",
     ]
-    asks = [*first, "cut1", *later, "cut2"]
+    asks = ["cut1", *first, "cut2", *later]
     made = {name: monoid.combine, "where": where, "maximum": maximum, **nothing}
     return compose(f"{name}_unless_cut", asks, lines, **made)
 

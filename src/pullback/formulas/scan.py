@@ -17,16 +17,18 @@ from functools import cache
 from .bind import specialise
 from .compose import asking, changed, compose, renamed
 from .folds import (
+    LOG_TOTAL,
     PEAK,
     PRODUCT,
     TROUGH,
+    log_of_state,
     recurrence,
     recurrence_in_runs,
     scaled_product,
     scaled_recurrence,
     scaled_sum,
 )
-from .primitives import INF, NOWHERE, absolute, exp, exponent, isnan, ldexp, log, mantissa, where
+from .primitives import INF, NOWHERE, exp, exponent, isnan, ldexp, log, mantissa, where
 from .record import Monoid, Quiet, Scaled, ScanFormula, parameters
 from .runs import BEGINS, cut_into_runs
 
@@ -200,25 +202,18 @@ def cumprod_backward(exclusive: bool, resets: bool, reverse: bool, **_: bool) ->
         (1.0, 0.0, 0.0, NOWHERE),
         ("factor_m", "factor_e", "passed_m", "passed_e"),
     )
+    prefix = PRODUCT_BEFORE
     if resets:
-        return at_borders(
-            ScanFormula(
-                cut_into_runs(monoid),
-                gradient,
-                inclusive=False,
-                against=True,
-                prefix=cut_into_runs(PRODUCT_BEFORE, "border_before"),
-            ),
-            reverse,
-        )
-    return ScanFormula(
+        monoid, prefix = cut_into_runs(monoid), cut_into_runs(prefix, "border_before")
+    record = ScanFormula(
         monoid,
         gradient,
         inclusive=False,
         against=True,
-        prefix=PRODUCT_BEFORE,
-        scaled=None if exclusive else Scaled(factor="x", gradient="dy"),
+        prefix=prefix,
+        scaled=Scaled(factor="x", gradient="dy"),
     )
+    return at_borders(record, reverse)
 
 
 # cummax and cummin: dy flows to where the running extreme began (ties "first"), or was last met
@@ -328,22 +323,6 @@ cummin_backward = _extreme_backward(TROUGH, {"first": less, "last": less_or_equa
 # logcumsumexp: every exponent is <= 0 because y never falls along the scan.
 
 
-def log_step(x):
-    return x, 1.0
-
-
-def log_add(peak1, total1, peak2, total2):
-    # The smaller side is scaled down; equal peaks need no exp, which keeps inf - inf out.
-    down = where(peak1 == peak2, 1.0, exp(-absolute(peak1 - peak2)))
-    first = (peak1 >= peak2) | isnan(peak1)
-    total = where(first, total1 + total2 * down, total1 * down + total2)
-    return where(first, peak1, peak2), total
-
-
-def log_of_state(peak, total):
-    return peak + log(total)
-
-
 def log_of_state_in_run(peak, total, begins):
     return where(begins, -INF, peak + log(total))
 
@@ -384,7 +363,7 @@ def exclusive_logcumsumexp_gradient(x, base, total):
 
 WEIGHED = Monoid(weighed_step, weighed_sum, (INF, 0.0), ("base", "total"))
 logcumsumexp = _forward(
-    Monoid(log_step, log_add, (-INF, 0.0), ("peak", "total")),
+    LOG_TOTAL,
     log_of_state,
     log_of_state_in_run,
 )

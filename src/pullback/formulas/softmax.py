@@ -6,8 +6,8 @@ I − 1·exp(y)ᵀ, so dx = dy − exp(y)·Σ dy.
 
 from __future__ import annotations
 
-from .folds import PEAK, TOTAL, add
-from .primitives import exp, log
+from .folds import LOG_TOTAL, PEAK, TOTAL, add
+from .primitives import INF, NAN, absolute, exp, log, where
 from .record import Monoid, Pass, RowFormula
 
 
@@ -30,9 +30,29 @@ def log_softmax(x, peak, log_total):
     return (x - peak) - log_total
 
 
-SOFTMAX = RowFormula((Pass(PEAK), Pass(EXP_TOTAL)), apply=softmax, heavy=True)
+def total_of_state(peak, total):
+    # What exp(x - peak) sums up to where that is inf - inf.
+    return peak, where(absolute(peak) == INF, NAN, total)
+
+
+def log_total_of_state(peak, total):
+    return peak, where(absolute(peak) == INF, NAN, log(total))
+
+
+SOFTMAX = RowFormula(
+    (Pass(PEAK), Pass(EXP_TOTAL)),
+    apply=softmax,
+    heavy=True,
+    online=RowFormula(
+        (Pass(LOG_TOTAL, total_of_state, ("peak", "total")),), apply=softmax, heavy=True
+    ),
+)
 LOG_SOFTMAX = RowFormula(
-    (Pass(PEAK), Pass(EXP_TOTAL, log_of_total, ("log_total",))), apply=log_softmax
+    (Pass(PEAK), Pass(EXP_TOTAL, log_of_total, ("log_total",))),
+    apply=log_softmax,
+    online=RowFormula(
+        (Pass(LOG_TOTAL, log_total_of_state, ("peak", "log_total")),), apply=log_softmax
+    ),
 )
 
 

@@ -2,7 +2,7 @@
 
 Names in the generated text: ``p_x`` is the address of operand x; ``x_u``, ``x_o0`` and ``x_a0`` are
 its strides over the units of a tile, an outer dimension and the axis; ``unit`` and ``lane`` are
-positions in a tile. ``row_x`` is a value of every unit, in float64, and ``tile_x`` one of a tile.
+positions in a tile. ``row_x`` is a value of every unit, and ``tile_x`` one of a tile.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class Shape:
     wide: bool = False  # 64-bit offsets
     long: bool = False  # positions along the axis may exceed what float32 counts
     backwards: bool = False  # the forward direction runs towards lower indices
+    fast: bool = False  # values of a row may be computed in float32
     in_vectors: tuple[str, ...] = ()  # sizes and strides that are passed in vectors of 16 bytes
 
     @property
@@ -171,6 +172,8 @@ class Frame:
         # States that hold positions of a long axis need more digits than float32 has.
         counts = shape.long and "index" in reads(m.lift for m in monoids_of(formula))
         self.kind = "tl.float64" if counts else self.compute
+        # What values of a row are computed in.
+        self.row_kind = "tl.float64"
 
     # Text.
 
@@ -213,7 +216,7 @@ class Frame:
         s, extra = self.shape, self.extra
         found = self.pointers()
         found += [n for n in extra if n.startswith("p_")] + ["units", "length", "tiles"]
-        found += [n for n in extra if not n.startswith("p_")]
+        found += [n for n in extra if n.islower() and not n.startswith("p_")]
         found += [f"n_o{d}" for d in range(s.outer)]
         found += [f"n_a{d}" for d in range(1, s.axis)]
         for p in s.operands:
@@ -223,6 +226,7 @@ class Frame:
                 found += [f"{p.name}_a{d}" for d in range(s.axis)]
         found += [f'{n}: "fp64"' for n in s.constants]
         meta = ["U", "B", "IN_PLACE", *(["C"] if "p_ws" in extra else [])]
+        meta += [n for n in extra if n.isupper()]
         return [*found, *(f"{n}: tl.constexpr" for n in meta)]
 
     def pointers(self) -> list[str]:
@@ -247,7 +251,9 @@ class Frame:
                 out(f"even_{p.name} = q_{p.name}{outer} + unit * {p.name}_u")
         out(f"lane = tl.arange(0, B).to({self.index})")
         for n, p in s.row.items():
-            out(f"row_{n} = {self.loaded(p, f'at_{p.name}', 'inside', 'tl.float64')}")
+            # An integer may have more digits than float32 holds.
+            kind = self.row_kind if p.dtype == self.shape.element else "tl.float64"
+            out(f"row_{n} = {self.loaded(p, f'at_{p.name}', 'inside', kind)}")
             out(f"tile_{n} = {self.units(self.narrowed(p, f'row_{n}'))}")
         self.name_constants()
 
@@ -259,7 +265,7 @@ class Frame:
     def name_constants(self) -> None:
         """Parameters of the problem, for rows and for tiles."""
         for n in self.shape.constants:
-            self.source(f"row_{n} = tl.full([1], {n}, tl.float64)")
+            self.source(f"row_{n} = tl.full([1], {n}, {self.row_kind})")
             self.source(f"tile_{n} = tl.full([1, 1], {n}, {self.compute})")
 
     def given(self, level: str) -> dict[str, str]:
@@ -414,12 +420,12 @@ class Frame:
         return [f"{self.units(s)}{narrow}" for s in state]
 
     def reduce(self, monoid: Monoid, state: Sequence[str], result: str) -> list[str]:
-        """The state of all lanes, one for every unit, in float64."""
+        """The state of all lanes, one for every unit."""
         total = self.state(result, monoid)
         given = state[0] if len(state) == 1 else f"({', '.join(state)})"
         text = f"tl.reduce({given}, {self.axis_dim}, {self.name(monoid.combine)})"
         self.source(f"{', '.join(total)} = {text}")
-        self.source(*(f"{t} = {t}.to(tl.float64)" for t in total))
+        self.source(*(f"{t} = {t}.to({self.row_kind})" for t in total))
         return total
 
     def scan(self, monoid: Monoid, state: Sequence[str], reverse: bool) -> None:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ..core.declare import Role
 from ..core.problem import Problem
 from ..errors import UnsupportedError
-from ..formulas.record import RowFormula, ScanFormula, is_pointwise, names_read, parameters
+from ..formulas.record import (
+    RowFormula,
+    ScanFormula,
+    is_pointwise,
+    names_read,
+    parameters,
+    reads_neighbours,
+)
 from ..memory.view import DTYPES
 from .frame import Port, Shape, shape_of, vector_of
 from .layout import Walk, choose_walk
 from .rows import folds_of, make_rows_kernel
 from .scans import make_scan_kernel
 from .steps import Step, pointers_of
-from .tiles import Tile, ceil_to_power, choose_tile
+from .tiles import Tile, ceil_to_power, choose_stages, choose_tile
 
 # float32 counts to here.
 _COUNTS = 2**24
@@ -29,6 +37,13 @@ def work_of(formula) -> str:
     return "pointwise" if is_pointwise(formula) else "fold"
 
 
+def record_for(formula, tile: Tile, length: int):
+    """The record that a launch computes: of a row that is read again, one that reads it less."""
+    if isinstance(formula, RowFormula) and formula.online and not tile.is_whole(length):
+        return formula.online
+    return formula
+
+
 def _states(formula) -> tuple[int, int]:
     """Components of the states kept per chunk, and per block."""
     if isinstance(formula, ScanFormula):
@@ -38,6 +53,7 @@ def _states(formula) -> tuple[int, int]:
 
 
 def _workspace(formula, tile: Tile, length: int, rows: int) -> int:
+    formula = record_for(formula, tile, length)
     per_chunk, per_block = _states(formula)
     if tile.is_whole(length) or not (tile.is_split or per_block):
         return 0
@@ -98,8 +114,11 @@ class Launch:
         if in_place and _meets_other_chunks(formula):
             tile = replace(tile, chunk=tile.chunk * tile.chunks, chunks=1)
         self.walk, self.tile = walk, tile
+        self.formula = record_for(formula, tile, walk.length)
+        exact = all(_is_held(problem.constants[n]) for n in bare.constants)
         self.shape = replace(
             bare,
+            fast=problem.precision == "fast" and problem.element != "f64" and exact,
             outer=len(walk.outer),
             axis=len(walk.axis),
             across=walk.across,
@@ -117,7 +136,7 @@ class Launch:
         return value // vector_of(self.shape.element) if name in self.shape.in_vectors else value
 
     def _row_steps(self) -> list[Step]:
-        formula, tile, walk = self._problem.formula, self.tile, self.walk
+        formula, tile, walk = self.formula, self.tile, self.walk
         whole = tile.is_whole(walk.length)
         if is_pointwise(formula):
             return [self._step("end", tile.chunks, False)]
@@ -128,15 +147,14 @@ class Launch:
         return [*steps, self._step("end", blocks, False, tile.block)]
 
     def _scan_steps(self) -> list[Step]:
-        formula, tile = self._problem.formula, self.tile
+        formula, tile = self.formula, self.tile
         if not tile.is_split:
             return [self._step("all", 1, tile.is_whole(self.walk.length))]
         phases = ["prefix", "fold", "end"] if formula.prefix else ["fold", "end"]
         return [self._step(phase, tile.chunks, False) for phase in phases]
 
     def _step(self, phase: str, parts: int, whole: bool, chunk: int = 0) -> Step:
-        problem, walk, tile = self._problem, self.walk, self.tile
-        formula = problem.formula
+        problem, walk, tile, formula = self._problem, self.walk, self.tile, self.formula
         tiles = -(-walk.units // tile.units)
         scan = isinstance(formula, ScanFormula)
         make = make_scan_kernel if scan else make_rows_kernel
@@ -144,6 +162,9 @@ class Launch:
         keeps = self.workspace > 0
         walks = not whole if scan else phase != "all"
         extra = (("p_ws",) if keeps else ()) + (("chunk", "chunks") if walks else ())
+        programs = tiles * self._outer * parts
+        stages = self._stages(programs) if scan and walks else 0
+        extra += ("STAGES",) if stages else ()
         kernel = make(name, formula, self.shape, extra, phase, whole)
         numbers: list[int | float] = [self._number("units", walk.units)]
         numbers += [self._number("length", walk.length), tiles]
@@ -158,8 +179,25 @@ class Launch:
         numbers += [held[n] for n in self.shape.constants]
         pointers = pointers_of(self.shape)
         pointers += (("workspace", "f64"),) if keeps else ()
-        programs = tiles * self._outer * parts
-        return Step(kernel, programs, pointers, tuple(numbers), meta, tile.warps, scan)
+        return Step(kernel, programs, pointers, tuple(numbers), meta, tile.warps, scan, stages)
+
+    def _stages(self, programs: int) -> int:
+        """Blocks under way in the loop of a scan; 0 where nothing is read ahead.
+
+        What lies one position aside, or at an odd address, is copied an element at a time, which
+        takes longer than to wait for it; and at an odd address the copies change how tiles lie.
+        """
+        formula = self.formula
+        aside = not formula.inclusive or formula.prefix or reads_neighbours(formula)
+        if aside or self.shape.odd:
+            return 0
+        read = sum(DTYPES[p.dtype].itemsize for p in self.shape.inputs if p.full)
+        return choose_stages(self.tile.units * self.tile.block * read, programs)
+
+
+def _is_held(value: float) -> bool:
+    """Whether float32 holds a parameter: to the digit, if it is a whole number."""
+    return not float(value).is_integer() or struct.unpack("f", struct.pack("f", value))[0] == value
 
 
 def _strides(walk: Walk, operands: tuple[Port, ...]) -> list[tuple[str, int]]:

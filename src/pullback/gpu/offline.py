@@ -41,7 +41,7 @@ class Built:
     shared
         Bytes of shared memory a program uses.
     loads, stores
-        Bits of every global load and store there is in the text.
+        Bits of every global load and store there is in the text, copies to shared memory included.
     layouts
         How tiles lie over threads where they are folded or scanned.
     binary
@@ -114,7 +114,7 @@ def compile_step(
         _number(r"REG:(\d+)", usage),
         _number(r"STACK:(\d+)", usage) + _number(r"LOCAL:(\d+)", usage),
         shared,
-        _widths_ptx("ld.global", text),
+        _widths_ptx("ld.global", text) + _copied_ptx(text),
         _widths_ptx("st.global", text),
         layouts,
         made.asm["cubin"],
@@ -148,6 +148,12 @@ def _widths_amd(kind: str, text: str) -> tuple[int, ...]:
 def _widths_ptx(instruction: str, text: str) -> tuple[int, ...]:
     found = re.findall(rf"{re.escape(instruction)}\S*?(?:\.v(\d))?\.b(\d+)", text)
     return tuple(int(count or 1) * int(bits) for count, bits in found)
+
+
+def _copied_ptx(text: str) -> tuple[int, ...]:
+    """Bits of copies to shared memory, by which a loop reads ahead."""
+    found = re.findall(r"cp\.async\.c[ag]\S* *\[[^]]*\], *\[[^]]*\], *(0x\w+|\d+)", text)
+    return tuple(8 * int(nbytes, 0) for nbytes in found)
 
 
 def _resource_usage(cubin: bytes) -> str:

@@ -1,9 +1,10 @@
 """Row formulas: passes that fold the axis, then a value for every row or for every element.
 
 A block is folded by ``tl.reduce`` in the compute type; lanes fold ``STEPS`` blocks each before they
-join; what they give is carried from there on in float64. Values of a row are float64 throughout. A
-row that several programs share is folded chunk by chunk into the workspace: every program of the
-next launch joins the chunks' states for itself, in one order.
+join; what they give is carried from there on in float64. Values of a row are float64 or, with the
+precision "fast" and where the row is one block, the compute type. A row that several programs share
+is folded chunk by chunk into the workspace: every program of the next launch joins the chunks'
+states for itself, in one order.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ class Rows(Frame):
             and "sqrt" in primitives_of(formula.finish)
             and not self.scales
         )
+        # Every thread computes the values of its rows: of short rows that is much beside their
+        # elements, and many GPUs have a sixty-fourth of their units for float64. What leaves the
+        # range of float32 stays.
+        if shape.fast and whole and not (self.scales or self.squares):
+            self.row_kind = self.kind
         self.widened: set[str] = set()
         self.folding = int(phase.removeprefix("fold ")) if phase.startswith("fold") else None
 

@@ -36,7 +36,7 @@ class _Scan(Frame):
         super().__init__(formula, shape, extra)
         if formula.prefix and not formula.against:
             raise TypeError("a scan with a prefix runs against it")
-        self.phase, self.whole = phase, whole
+        self.phase, self.whole, self.pipelines = phase, whole, "STAGES" in extra
         # Directions in memory: towards higher indices or not.
         self.forwards = not shape.backwards
         self.ascends = self.forwards != formula.against
@@ -158,7 +158,9 @@ class _Scan(Frame):
     def blocks(self, ascends: bool):
         """A loop over the blocks of a chunk."""
         at = "b" if ascends else "(count - 1 - b)"
-        loop = self.source.block("for b in range(count):")
+        # Blocks ahead are asked for while this one is scanned.
+        steps = "tl.range(count, num_stages=STAGES)" if self.pipelines else "range(count)"
+        loop = self.source.block(f"for b in {steps}:")
         return _Loop(loop, lambda: self.source(f"start = first + {at} * B"))
 
     def prefix_carries(self, carry: list[str]) -> None:

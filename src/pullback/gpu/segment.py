@@ -17,7 +17,7 @@ import triton.language as tl
 from ..core.declare import Role
 from ..core.problem import Problem
 from ..errors import UnsupportedError
-from ..formulas.record import RowFormula, is_pointwise, names_read
+from ..formulas.record import RowFormula, asks_of_rows, names_read
 from ..memory.view import DTYPES
 from .frame import Shape, shape_of, vector_of
 from .rows import folds_of
@@ -95,11 +95,7 @@ def order_of(problem: Problem) -> str:
 
 def has_runs(problem: Problem) -> bool:
     """Whether something must be known of a segment that only all its rows tell."""
-    formula = record_of(problem)
-    names = names_read(formula)
-    neighbours = any(n.endswith("_before") for n in names)
-    of_segment = neighbours or {"extent", "index", "first"} & names
-    return not is_pointwise(formula) or bool(of_segment) or by_offsets(problem)
+    return asks_of_rows(record_of(problem)) or by_offsets(problem)
 
 
 def record_of(problem: Problem) -> RowFormula:

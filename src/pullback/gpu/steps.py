@@ -40,6 +40,8 @@ class Step:
         Warps of 32 threads in a program.
     scans
         Whether the kernel scans, which takes many registers.
+    stages
+        Blocks of a loop that are under way at once, where it is told; else 0.
     """
 
     kernel: Any
@@ -49,6 +51,7 @@ class Step:
     meta: Mapping[str, Any]
     warps: int
     scans: bool = False
+    stages: int = 0
 
     def options(self, backend: str, lanes: int = WARP) -> dict[str, Any]:
         """Options of the compiler for ``"cuda"`` or ``"hip"``, with that many lanes in a warp."""
@@ -56,6 +59,9 @@ class Step:
         # Without fusing a product into a sum, results are those of the formulas as written;
         # Triton's own default differs between its releases.
         found: dict[str, Any] = {"num_warps": warps, "enable_fp_fusion": False}
+        if self.stages:
+            # AMD's compiler keeps what is under way in registers, of which scans have none left.
+            found["STAGES"] = self.stages if backend == "cuda" else 1
         if backend == "cuda":
             # Left alone, the assembler spills a few bytes to fit more programs on a core.
             most = 255 if self.scans else 128

@@ -15,6 +15,9 @@ FEW = 128
 MANY = 512
 # Bytes to ask for before the first arrive: 3.35 TB/s for 0.6 microseconds. Tiles grow up to it.
 IN_FLIGHT = 2**21
+# Blocks that a loop asks for ahead at the most, and bytes of shared memory that they may take.
+MOST_AHEAD = 4
+AHEAD_BYTES = 2**15
 # What memory is read in, at the least.
 SECTOR = 32
 LONG = 2**16
@@ -167,6 +170,16 @@ def choose_tile(
     chunk = max(step, _ceil(_ceil(length, count), step) * step)
     warps = _warps(span * block, per_thread)
     return Tile(span, block, warps, chunk, max(1, _ceil(length, chunk)))
+
+
+def choose_stages(nbytes: int, programs: int) -> int:
+    """Blocks of a loop under way at once: those asked for ahead, and the one that is computed.
+
+    ``nbytes`` is what a program reads for a block. Half the programs are taken to run at once, for
+    lack of registers.
+    """
+    ahead = min(MOST_AHEAD, max(2, _ceil(2 * IN_FLIGHT, programs * nbytes)))
+    return 1 + max(1, min(ahead, AHEAD_BYTES // nbytes))
 
 
 def _warps(elements: int, per_thread: int) -> int:

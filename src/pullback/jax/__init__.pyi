@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, overload
 
 from jax import Array
+from jax.lax import GatherScatterMode
 from jax.typing import ArrayLike
 
 from pullback import OutOfRange, Ties
@@ -122,6 +123,7 @@ def sum(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
 ) -> Array:
     """sum: y = Σ x.
 
@@ -148,6 +150,7 @@ def max(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
 ) -> Array:
     """max: y = max x.
@@ -162,6 +165,7 @@ def min(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
 ) -> Array:
     """min: y = min x.
@@ -176,6 +180,7 @@ def prod(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    initial: ArrayLike | None = None,
 ) -> Array:
     """prod: y = Π x.
 
@@ -268,6 +273,8 @@ def segment_sum(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -284,6 +291,8 @@ def segment_mean(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -300,6 +309,8 @@ def segment_max(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -318,6 +329,8 @@ def segment_min(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -336,6 +349,8 @@ def segment_prod(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -352,6 +367,8 @@ def segment_logsumexp(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -368,6 +385,8 @@ def segment_softmax(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
@@ -384,6 +403,8 @@ def segment_log_softmax(
     num_segments: int | None = None,
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
+    bucket_size: int | None = None,
+    mode: str | GatherScatterMode | None = None,
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import jax.numpy as jnp
+
 from ..core import parse
 from ..core.declare import Op, Parameter
 from ..core.pair import Pair
-from ..errors import InvalidProblemError
+from ..errors import InvalidProblemError, UnsupportedError
 
 # Arguments that are called otherwise in jax.ops.
 NAMES = {"input": "data", "sorted": "indices_are_sorted"}
@@ -56,6 +58,35 @@ _AXIS_NAME = Parameter(
 _UNIQUE = Parameter(
     "unique_indices", parse.flag, False, is_positional=True, doc="Accepted and not needed."
 )
+_BUCKET_SIZE = Parameter(
+    "bucket_size",
+    parse.optional_count,
+    None,
+    is_positional=True,
+    doc="Accepted and not needed: sums are in float64.",
+)
+
+
+def check_mode(value: Any, what: str) -> None:
+    """Refuse what jax.ops does with ids out of range beside dropping them."""
+    if value is not None and str(getattr(value, "name", value)).lower() not in _DROPPING:
+        raise UnsupportedError(f"{what}: expected None, 'drop' or 'fill', got {value!r}")
+
+
+_DROPPING = ("drop", "fill", "fill_or_drop")
+parse.KINDS[check_mode] = parse.Kind("", "str | None", "str?")
+_MODE = Parameter(
+    "mode",
+    check_mode,
+    None,
+    is_positional=True,
+    doc='None, "drop" or "fill": rows whose id is out of range are left out. No other is served.',
+)
+# Reductions that jax.numpy begins from a value of the caller's.
+BEGINS = {"sum": jnp.add, "prod": jnp.multiply, "max": jnp.maximum, "min": jnp.minimum}
+_INITIAL = Parameter(
+    "initial", parse.optional_real, None, doc="A scalar that every reduction begins from."
+)
 
 
 def row_in_jax(pair: Pair) -> Op:
@@ -72,9 +103,18 @@ def _parameters(pair: Pair) -> Iterator[Parameter]:
         own = _AXES.get(pair.forward.kind, {}) if p.name == "axis" else _PARAMETERS.get(p.name, {})
         yield replace(p, **{"name": NAMES.get(p.name, p.name), **own})
         if p.name == "sorted":
-            yield _UNIQUE
+            yield from (_UNIQUE, _BUCKET_SIZE, _MODE)
+        if p.name == "keepdims" and pair.forward.kind in BEGINS:
+            yield _INITIAL
     if pair.forward.parameter("axis") is not None:
         yield _AXIS_NAME
+
+
+def begun(kind: str, result: Any, initial: Any) -> Any:
+    """A reduction that began from a scalar."""
+    if jnp.ndim(initial):
+        raise InvalidProblemError(f"initial: expected a scalar, got shape {jnp.shape(initial)}")
+    return BEGINS[kind](jnp.asarray(initial, result.dtype), result)
 
 
 def correction_of(ddof: Any, correction: Any) -> Any:

@@ -26,7 +26,7 @@ from ..errors import InvalidProblemError, UnsupportedError
 from ..formulas.record import ScanFormula
 from ..memory.view import view
 from ..precision import forgets
-from .conventions import NAMES, correction_of, row_in_jax
+from .conventions import BEGINS, NAMES, begun, check_mode, correction_of, row_in_jax
 from .docstrings import docstring
 from .pairs import Pair, reads, without
 from .primitives import run, varying_alike
@@ -351,7 +351,10 @@ def _typed(array: Any, operand: Operand) -> Any:
     elif not jnp.issubdtype(dtype, jnp.integer):
         raise InvalidProblemError(f"{name}: expected integers, got {dtype}")
     elif dtype not in (jnp.int32, jnp.int64):
-        return array.astype(jnp.int32)
+        wide = jax.dtypes.canonicalize_dtype(np.int64)
+        if dtype.itemsize >= wide.itemsize:  # the largest is out of every range
+            array = jnp.minimum(array, dtype.type(jnp.iinfo(wide).max))
+        return array.astype(wide if dtype.itemsize > 2 else jnp.int32)
     return array
 
 
@@ -402,8 +405,17 @@ def _body(kind: Rows, row: Op) -> list[str]:
     keys = "".join(f"repr({n}), " if s in data else f"{n}, " for s, n in named.items())
     held = ", ".join(f"{source!r}: {name}" for source, name in named.items())
     more = ", axis_name" if row.parameter("axis_name") else ""
-    lines.append(f"return run(arrays, {{{held}}}, ({keys}){more})")
-    return lines
+    call = f"run(arrays, {{{held}}}, ({keys}){more})"
+    if row.parameter("mode"):
+        lines.append("check_mode(mode, 'mode')")
+    if op.kind in BEGINS:
+        # Nothing has no extreme of its own, but what is masked may begin from anything.
+        lines += [
+            "if initial is not None:",
+            f"    if not size({NAMES.get(op.inputs[0], op.inputs[0])}): arrays['where'] = True",
+            f"    return begun({op.kind!r}, {call}, initial)",
+        ]
+    return [*lines, f"return {call}"]
 
 
 def make_function(op: Op) -> Callable[..., Any]:
@@ -416,6 +428,7 @@ def make_function(op: Op) -> Callable[..., Any]:
     run = Function(kind, row)
     tools: dict[str, Any] = {f"parse_{p.name}": p.parse for p in row.parameters}
     tools |= {"run": run, "parsed": _parsed, "is_array": _is_array, "correction_of": correction_of}
+    tools |= {"begun": begun, "check_mode": check_mode, "size": jnp.size}
     tools |= {"inf": math.inf, "nan": math.nan}  # in signatures
     made: dict[str, Any] = {}
     exec(source, tools, made)

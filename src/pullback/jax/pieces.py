@@ -242,15 +242,12 @@ def _held(says: dict[str, Any], operands: list[Array]) -> tuple[Cut, int, Piece,
     given = dict(zip(says["inputs"], operands[1:], strict=False))
     grid, start = says["grid"], says["starts"][at]
     low, high = grid[at], grid[at + 1]
-    batch = tuple(says["batch"])
     held = {}
-    for o in cut.problem.reads:
+    for o in cut.reads:
+        array = given[o.name]
         if o.role is Role.ELEMENT:
-            # What no formula looks at is not there.
-            whole = given.get(o.name, np.broadcast_to(np.zeros((), bool), (*batch, says["length"])))
-            held[o.name] = whole[..., low - start : high - start] if low < high else whole[..., :0]
-        else:
-            held[o.name] = given.get(o.name, np.zeros(batch))
+            array = array[..., low - start : high - start] if low < high else array[..., :0]
+        held[o.name] = array
     return cut, at, Piece(held, low, {}, high - low), operands[1 + count :]
 
 
@@ -291,7 +288,7 @@ def _joined(
 
 
 def _rows(cut: Cut, piece: Piece) -> dict[str, Array]:
-    return {o.name: piece.operands[o.name] for o in cut.problem.reads if o.role is Role.ROW}
+    return {o.name: piece.operands[o.name] for o in cut.reads if o.role is Role.ROW}
 
 
 @on_host.serves
@@ -338,10 +335,9 @@ def cut_rows(says: dict[str, Any], operands: list[Array], results: list[Array]) 
     """The results with one element for each row."""
     cut = cut_of(says["problem"])
     assert isinstance(cut, Cut)
-    rows = [o for o in cut.problem.reads if o.role is Role.ROW]
-    names = [n for n in says["inputs"] if n in {o.name for o in rows}]
+    rows = {o.name for o in cut.reads if o.role is Role.ROW}
+    names = [n for n in says["inputs"] if n in rows]
     given = dict(zip(names, operands, strict=False))
-    given |= {o.name: np.zeros(says["batch"]) for o in rows if o.name not in given}
     _, behind = _joined(cut, -1, says, operands[len(names) :], given)
     found = cut.finish(behind, given)
     for name, into in zip(says["outputs"], results, strict=True):

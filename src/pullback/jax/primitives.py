@@ -174,7 +174,9 @@ def _run_jvp(primals, tangents, *, pair, direction, inputs, outputs):
     results = run_p.bind(*primals, **how)
     held = dict(zip(inputs, primals, strict=True))
     moved = {n: t for n, t in zip(inputs, tangents, strict=True) if type(t) is not ad.Zero}
-    if direction == "forward":
+    # A number may move that the backward gives no gradient for; then the formula itself does.
+    told = pair.backward is None or moved.keys() <= {*pair.variables}
+    if direction == "forward" and told:
         variables = tuple(n for n in pair.variables if n in moved)
         changes: dict[str, Any] = {}
         if variables:
@@ -187,7 +189,7 @@ def _run_jvp(primals, tangents, *, pair, direction, inputs, outputs):
             changes[n] if n in changes else ad.Zero(_aval(r).to_tangent_aval())
             for n, r in zip(outputs, results, strict=True)
         ]
-    if pair.linear:
+    if direction == "backward" and pair.linear:
         cotangents = [n for n in inputs if n in pair.cotangents]
         still = [n for n in cotangents if n not in moved]
         zeros = {n: jnp.zeros_like(held[n]) for n in still}

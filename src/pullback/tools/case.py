@@ -236,6 +236,13 @@ class Case:
         made = Descriptor(self.op, self.shape, self.element, segments=self.segments, **held)
         return Plan.select(made, PlanPreference(threads=threads, **preference))
 
+    @property
+    def ulps(self) -> float:
+        """Units in the last place that a result may be off, beside what its sums lose."""
+        from ..cpu.precision import is_in_float32
+
+        return 2.0 if self.element == "f32" and is_in_float32(self.problem) else 1.0
+
     def run(
         self,
         operands: Mapping[str, Any],

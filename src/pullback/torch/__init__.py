@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.catalog import OPS, catalog
+from . import pyg
 from .counterparts import COUNTERPARTS
 from .functions import make_function
 from .patching import Patch, patch
@@ -29,7 +30,7 @@ globals().update(_FUNCTIONS)
 # Kinds whose own name means something else in torch.
 _RENAMED = {kind: torch_has.name for kind, torch_has in COUNTERPARTS.items() if torch_has.name}
 
-__all__ = ["Patch", "patch", *_FUNCTIONS]
+__all__ = ["Patch", "patch", "pyg", *_FUNCTIONS]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pullback import OutOfRange, Ties
 
+from . import pyg as pyg
 from .patching import Patch as Patch
 from .patching import patch as patch
 
@@ -31,6 +32,7 @@ __all__ = [
     "norm2",
     "patch",
     "prod",
+    "pyg",
     "segment_log_softmax",
     "segment_logsumexp",
     "segment_max",

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -85,6 +86,31 @@ def _unary_backward(operation: Operation) -> Callable[..., Any]:
         return None, pull(ctx.params, grad, *ctx.saved_tensors)
 
     return backward
+
+
+def make_whole(operation: Operation) -> type[Function]:
+    """The Function whose gradient is that of the formula in torch's ops, by all numbers."""
+    numbers = operation.numbers
+
+    def forward(ctx: Any, params: Parameters, *tensors: Tensor) -> Any:
+        ctx.params = params
+        ctx.save_for_backward(*tensors)
+        return operation.launch(params, *tensors)
+
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        tensors = ctx.saved_tensors
+
+        def again(*varying: Tensor) -> tuple[Tensor, ...]:
+            held = list(tensors)
+            for k, t in zip(numbers, varying, strict=True):
+                held[k] = t
+            return as_tuple(operation.reference(*held, *ctx.params))
+
+        shares = torch.func.vjp(again, *[tensors[k] for k in numbers])[1](grads)
+        found = dict(zip(numbers, shares, strict=True))
+        return None, *[found.get(k) for k in range(len(tensors))]
+
+    return _made(operation.kind, forward=forward, backward=backward)
 
 
 def hashable(params: tuple[Any, ...]) -> Parameters:

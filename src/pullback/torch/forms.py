@@ -22,7 +22,7 @@ from ..core.declare import Op, Operand, Parameter, Role, Type
 from ..core.problem import Problem, describe
 from ..errors import InvalidProblemError, UnsupportedError
 from ..formulas.arrays import evaluate
-from ..formulas.record import RowFormula, ScanFormula, names_read
+from ..formulas.record import RowFormula, ScanFormula, asks_of_rows, names_read
 from ..memory.view import View, view
 from .arrays import ELEMENTS, TORCH
 
@@ -152,6 +152,7 @@ class Form:
         records = [op.record(s) for s in self.selections()]
         self.scans = any(isinstance(r, ScanFormula) for r in records)
         self.reads_names = frozenset().union(*map(names_read, records))
+        self._asks_of_rows = any(map(asks_of_rows, records))
         # dx is dy at every position: a view says so without writing anything.
         self.spreads = (
             self.cut is None
@@ -173,6 +174,18 @@ class Form:
     @property
     def by_offsets(self) -> bool:
         return self.cut is not None and self.reads[self.cut].role is Role.OFFSETS
+
+    @property
+    def may_drop(self) -> bool:
+        """Whether ids that are wrong may be left out, and then are not looked for."""
+        return self.is_segmented and not self.by_offsets and "out_of_range" in self.names
+
+    def waits(self, params: Parameters) -> bool:
+        """Whether a call on a GPU waits to know if ids or offsets are wrong."""
+        values = self.values(params)
+        if not self.may_drop or values["out_of_range"] != "drop":
+            return self.is_segmented
+        return bool("sorted" in self._own and values["sorted"] and self._asks_of_rows)
 
     def selections(self) -> Iterator[tuple[Any, ...]]:
         """Every selection of the op's records that calls of this form may make."""

@@ -31,7 +31,9 @@ from torch._C import _len_torch_dispatch_stack as dispatch_modes
 from torch._C._functorch import (
     TransformType,
     get_interpreter_stack,
+    get_unwrapped,
     is_functorch_wrapped_tensor,
+    is_gradtrackingtensor,
     unwrap_if_dead,
 )
 from torch._subclasses import FakeTensor
@@ -39,11 +41,11 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import Function
 from torch.compiler import is_compiling
 
-from ..core.declare import Role
+from ..core.declare import Role, Type
 from ..core.pair import Pair, pair_of
 from ..errors import UnsupportedError
 from .arrays import ELEMENTS
-from .autograd import backward_rules, forward_rules, make_composable, make_direct
+from .autograd import backward_rules, forward_rules, make_composable, make_direct, make_whole
 from .counterparts import COUNTERPARTS
 from .forms import Form, Parameters, as_tuple, unpacked
 from .launches import PLAIN, ByFunction, Launcher, check_dense
@@ -64,6 +66,17 @@ def _functionalizes() -> bool:
     """Whether torch.func.functionalize is among the active transforms; it refuses a Function."""
     stack = get_interpreter_stack() or ()
     return any(level.key() == TransformType.Functionalize for level in stack)
+
+
+def _varies(t: Tensor) -> bool:
+    """Whether a gradient by a tensor is wanted, at any level of torch.func."""
+    if is_compiling():
+        return t.requires_grad
+    while is_functorch_wrapped_tensor(t):
+        if is_gradtrackingtensor(t):
+            return True
+        t = get_unwrapped(t)
+    return t.requires_grad
 
 
 class Kind:
@@ -175,6 +188,14 @@ class Operation:
         self.count = len(self.forward.reads)
         self.backward = backward_form(pair, self.forward)
         self.linear = pair.is_linear(given)
+        numbers = {
+            o.name: k
+            for k, o in enumerate(self.forward.reads)
+            if o.type in (Type.ELEMENT, Type.STATE)
+        }
+        self.numbers = tuple(numbers.values()) if self.backward is not None else ()
+        # Numbers that the backward gives no gradient for: the formula in torch's ops does.
+        self.untold = [k for n, k in numbers.items() if n not in pair.gradients and self.backward]
         self.path = Path(pair, self.forward, self.backward)
         self.is_unary = self.path.is_unary
         overload = "_".join((*(n for n in given if n not in of.usual), *asked))
@@ -190,17 +211,36 @@ class Operation:
             self.ComposableBackward = make_composable(self, self.backward, backward_rules(self))
             # Past Python's Function.apply, which asks again what __call__ has asked (4 µs).
             self._direct: Any = super(Function, make_direct(self)).apply  # type: ignore[misc]
+            self._whole: Any = make_whole(self).apply
         # A formula is not for Dynamo to read: it is run when the graph is differentiated.
         self._in_graph = torch.compiler.allow_in_graph(
             lambda *arguments: self.reference(*arguments)
         )
         self.Composable = make_composable(self, self.forward, forward_rules(self))
-        self.op, self.op_backward = define(self)
+        self._registered, registered_backward = define(self)
+        self._registered_backward: Any = registered_backward
+        self.op: Any = self._registered.usual
+        self.op_backward: Any = registered_backward and registered_backward.usual
+
+    @property
+    def registered(self) -> list[tuple[Form, Any]]:
+        """The ops in torch's library, each with its form."""
+        sides = ((self.forward, self._registered), (self.backward, self._registered_backward))
+        return [
+            (form, op)
+            for form, held in sides
+            if form is not None
+            for op in (held.usual, held.unchecked)
+            if op is not None
+        ]
 
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The forward."""
         if self.backward is None:
             tensors = tuple(t.detach() for t in tensors)
+        if self.untold and self._asks_for_more(tensors):
+            params = self.forward.canonical(params, tensors)
+            return self._by_formula(params, tensors)
         if is_compiling() or transforms_active() or forward_ad._current_level >= 0:
             return self._transformed(params, *tensors)
         self._refuse_tracing()
@@ -235,6 +275,25 @@ class Operation:
             return self._direct(params, x)
         return self.launch.run_one(params, x)[0]
 
+    def _asks_for_more(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether a gradient is wanted, or may be, that the backward does not give."""
+        if is_compiling() and transforms_active():
+            return True
+        return torch.is_grad_enabled() and any(_varies(tensors[k]) for k in self.untold)
+
+    def _by_formula(self, params: Parameters, tensors: tuple[Tensor, ...]) -> Any:
+        """The forward with the derivative of the formula, by all numbers."""
+        if is_compiling():
+            return self._in_graph(*tensors, *params)
+        if (
+            forward_ad._current_level >= 0
+            or transforms_active()
+            or not all(map(_is_plain, tensors))
+        ):
+            return self.reference(*tensors, *params)
+        self._refuse_tracing()
+        return self._whole(params, *tensors)
+
     def _transformed(self, params: Parameters, *tensors: Tensor) -> Any:
         """A call that is compiled, or inside torch.func or a dual level."""
         params = self.forward.canonical(params, tensors)
@@ -243,7 +302,7 @@ class Operation:
         if is_compiling():
             if not transforms_active():
                 give_rules(self)
-                return self.op(*tensors, *params)
+                return self._registered.chosen(params)(*tensors, *params)
             is_served = self._is_served(self.forward, params)
             return (self.reference if is_served else self._in_graph)(*tensors, *params)
         self._refuse_tracing()
@@ -259,16 +318,16 @@ class Operation:
         if is_compiling():
             if transforms_active():
                 return self.reference_backward(*tensors, *params)
-            return self.op_backward(*tensors, *params)
+            return self._registered_backward.chosen(params)(*tensors, *params)
         if forward_ad._current_level >= 0:
             return self.reference_backward(*tensors, *params)
         if transforms_active():
             return self.ComposableBackward.apply(*tensors, *params)
         for t in tensors:
             if type(t) not in PLAIN or not t.is_cpu:
-                return self.op_backward(*tensors, *params)
+                return self._registered_backward.chosen(params)(*tensors, *params)
         if dispatch_modes():
-            return self.op_backward(*tensors, *params)
+            return self._registered_backward.chosen(params)(*tensors, *params)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return self.ComposableBackward.apply(*tensors, *params)
         return self.launch_backward(params, *tensors)
@@ -299,7 +358,8 @@ class Operation:
         forward = form is self.forward
         if all(map(_is_plain, tensors)) and not dispatch_modes():
             return (self.launch if forward else self.launch_backward)(params, *tensors)
-        return (self.op if forward else self.op_backward)(*tensors, *params)
+        registered = self._registered if forward else self._registered_backward
+        return registered.chosen(params)(*tensors, *params)
 
     # Where torch's own function, or the formula in torch's ops, has to do it.
 
@@ -340,11 +400,11 @@ class Operation:
             give_rules(self)
             if self.is_for_torch(self.forward, params, tensors):
                 return self.reference(*tensors, *params)
-            return self.op(*tensors, *params)
+            return self._registered.chosen(params)(*tensors, *params)
         unknown = any(type(t) not in PLAIN and not isinstance(t, _WITHOUT_MEMORY) for t in tensors)
         if unknown or self.is_for_torch(self.forward, params, tensors):
             return self.reference(*tensors, *params)
-        return self.op(*tensors, *params)
+        return self._registered.chosen(params)(*tensors, *params)
 
     def _dispatched(self, *arguments: Any) -> Any:
         return self.op(*arguments)
@@ -362,7 +422,8 @@ class Operation:
         if self._is_served(self.forward, params):
             assert self.counterpart is not None
             return self.counterpart.run(*tensors, **self._taken(self.forward, params))
-        if self.backward is not None and self.path.has_policy:
+        known = tensors[self.forward.lead].dtype in ELEMENTS
+        if known and self.backward is not None and self.path.has_policy:
             return self._by_policy(params, tensors)
         return self.forward.evaluated(params, *tensors)
 

@@ -14,10 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..api.plan import Runnable
 from ..core.declare import Operand, Role, Type
 from ..core.problem import Problem
-from ..core.vocabulary import PlanPreference
 from ..cut import Cut, Piece, SegmentCut
 from ..cut.text import cut_of
 from .arrays import ELEMENTS
@@ -42,7 +40,7 @@ def _tensor(a: np.ndarray[Any, Any]) -> Tensor:
 def _piece(
     cut: Cut | SegmentCut, operands: Sequence[Tensor], before: Sequence[Tensor], start: int, n: int
 ) -> Piece:
-    names = [o.name for o in cut.problem.reads]
+    names = [o.name for o in cut.reads]
     held = dict(zip(names, map(_array, operands), strict=True))
     edges = {}
     if isinstance(cut, Cut):
@@ -50,9 +48,10 @@ def _piece(
     return Piece(held, start, edges, n)
 
 
-def rows_among(problem: Problem) -> list[Operand]:
-    """The operands with one element for each row."""
-    return [o for o in problem.reads if o.role is Role.ROW]
+def _named_rows(cut: Cut | SegmentCut, rows: Sequence[Tensor]) -> dict[str, Any]:
+    """The operands with one element for each row, by name."""
+    names = [o.name for o in cut.reads if o.role is Role.ROW]
+    return dict(zip(names, map(_array, rows), strict=True))
 
 
 def _define(schema: str, run: Any, fake: Any) -> Any:
@@ -65,7 +64,7 @@ def _define(schema: str, run: Any, fake: Any) -> Any:
 
 def _batch_of(cut: Cut, operands: Sequence[Tensor]) -> tuple[int, ...]:
     first = next(
-        (k for k, o in enumerate(cut.problem.reads) if o.role is Role.ELEMENT),
+        (k for k, o in enumerate(cut.reads) if o.role is Role.ELEMENT),
         None,
     )
     return tuple(operands[0].shape) if first is None else tuple(operands[first].shape[:-1])
@@ -84,7 +83,7 @@ def _states(
     assert isinstance(cut, Cut)
     piece = _piece(cut, operands, before, start, length)
     if sweep == 0:
-        _check_positions(cut, piece)
+        _check_rows(cut, piece)
     return _tensor(cut.summary(sweep, piece, [_array(s) for s in states]))
 
 
@@ -100,7 +99,7 @@ def _joined(
 ) -> tuple[Tensor, Tensor]:
     cut = cut_of(problem)
     assert isinstance(cut, Cut)
-    given = dict(zip((o.name for o in rows_among(cut.problem)), map(_array, rows), strict=True))
+    given = _named_rows(cut, rows)
     summaries = _array(gathered)
     state = cut.begin(sweep, summaries.shape[1:-2], given)
     here = state
@@ -118,11 +117,8 @@ def _fake_joined(rows, gathered, problem, sweep, blocks, mine):  # type: ignore[
     return gathered.new_empty(shape), gathered.new_empty(shape)
 
 
-def _check_positions(cut: Cut, piece: Piece) -> None:
-    if cut.problem.positions:
-        runnable = Runnable(cut.problem, PlanPreference())
-        for operand in cut.problem.positions:
-            runnable.check_positions(operand, piece.operands[operand.name])
+def _check_rows(cut: Cut, piece: Piece) -> None:
+    cut.check_rows({o.name: piece.operands[o.name] for o in cut.reads if o.role is Role.ROW})
 
 
 def _dtype(problem: Problem, o: Operand) -> torch.dtype:
@@ -145,7 +141,7 @@ def _applied(
         made = cut.apply(piece, known, _array(before[0]) if before else None)
     else:
         if not cut.sweeps:
-            _check_positions(cut, piece)
+            _check_rows(cut, piece)
         made = cut.apply(piece, known)
     return [_tensor(made[o.name]) for o in cut.problem.writes if o.role is Role.ELEMENT]
 
@@ -171,7 +167,7 @@ def _folded(
 
 def _fake_folded(operands, before, states, carry, problem, sweep, start, length):  # type: ignore[no-untyped-def]
     cut = cut_of(problem)
-    reads = cut.problem.reads
+    reads = cut.reads
     tables = (k for k, o in enumerate(reads) if o.role in (Role.ELEMENT, Role.ROW))
     columns = operands[next(tables)].shape[1]
     shape = (cut.problem.num_segments, columns, len(cut.sweeps[sweep].monoid.state))
@@ -181,7 +177,7 @@ def _fake_folded(operands, before, states, carry, problem, sweep, start, length)
 def _fake_applied(operands, before, states, problem, start, length):  # type: ignore[no-untyped-def]
     cut = cut_of(problem)
     if isinstance(cut, SegmentCut):
-        tables = (k for k, o in enumerate(cut.problem.reads) if o.role in (Role.ELEMENT, Role.ROW))
+        tables = (k for k, o in enumerate(cut.reads) if o.role in (Role.ELEMENT, Role.ROW))
         shape = (length, operands[next(tables)].shape[1])
     else:
         shape = (*_batch_of(cut, operands), length)
@@ -194,9 +190,13 @@ def _fake_applied(operands, before, states, problem, start, length):  # type: ig
 
 def _finished(rows: list[Tensor], states: list[Tensor], problem: str) -> list[Tensor]:
     cut = cut_of(problem)
-    given = dict(zip((o.name for o in rows_among(cut.problem)), map(_array, rows), strict=True))
+    given = _named_rows(cut, rows)
     made = cut.finish([_array(s) for s in states], given)
-    return [_tensor(made[o.name]) for o in cut.problem.writes if o.role is Role.ROW]
+    return [
+        _tensor(made[o.name]).to(_dtype(cut.problem, o))
+        for o in cut.problem.writes
+        if o.role is Role.ROW
+    ]
 
 
 def _fake_finished(rows, states, problem):  # type: ignore[no-untyped-def]

@@ -53,12 +53,8 @@ def give_rules(operation: Operation) -> bool:
     if module is None or operation in _ruled:
         return module is not None
     _ruled.add(operation)
-    for op, form in (
-        (operation.op, operation.forward),
-        (operation.op_backward, operation.backward),
-    ):
-        if op is not None and form is not None:
-            torch.library.register_torch_dispatch(op, module.DTensor, _rule(form, op))
+    for form, op in operation.registered:
+        torch.library.register_torch_dispatch(op, module.DTensor, _rule(form, op))
     return True
 
 
@@ -287,8 +283,8 @@ class _Cut:
     def run(self, local: Sequence[Tensor]) -> list[Tensor]:
         call, cut, ops = self.call, self.cut, self.ops
         given = {o.name: t for o, t in zip(call.form.reads, local, strict=True)}
-        operands = [self._to_rows(o, given[o.name]) for o in self.problem.reads]
-        rows = [t for o, t in zip(self.problem.reads, operands, strict=True) if o.role is Role.ROW]
+        operands = [self._to_rows(o, given[o.name]) for o in cut.reads]
+        rows = [t for o, t in zip(cut.reads, operands, strict=True) if o.role is Role.ROW]
         start, length = self.grid[self.mine], self.grid[self.mine + 1] - self.grid[self.mine]
         before = self._edges(operands) if cut.neighbours else []
         states: list[Tensor] = []
@@ -351,7 +347,7 @@ class _Cut:
 
     def _edges(self, operands: Sequence[Tensor]) -> list[Tensor]:
         """The elements in front of this piece, in forward order; nothing for the first."""
-        names = [o.name for o in self.problem.reads]
+        names = [o.name for o in self.cut.reads]
         at = 0 if self.problem.reverse else -1
         columns = []
         for n in self.cut.neighbours:
@@ -411,20 +407,21 @@ class _Segments:
         problem = form.problem(params, *tensors)
         self.problem = replace(problem, shape=(call.shape[0], self.columns))
         self.text = text_of(self.problem)
+        cut = cut_of(self.text)
+        assert isinstance(cut, SegmentCut)
+        self.cut = cut
 
     def run(self, local: Sequence[Tensor]) -> list[Tensor]:
         from torch.distributed import _functional_collectives as collectives
 
-        call, ops, mine = self.call, self.ops, self.level.coordinate
+        call, cut, ops, mine = self.call, self.cut, self.ops, self.level.coordinate
         given = {o.name: t for o, t in zip(call.form.reads, local, strict=True)}
         operands = []
-        for o in self.problem.reads:
+        for o in cut.reads:
             t = given[o.name]
             is_table = o.role in (Role.ELEMENT, Role.ROW)
             operands.append(t.reshape(t.shape[0], math.prod(t.shape[1:])) if is_table else t)
         start, length = self.bounds[mine], self.bounds[mine + 1] - self.bounds[mine]
-        cut = cut_of(self.text)
-        assert isinstance(cut, SegmentCut)
         states: list[Tensor] = []
         before: list[Tensor] = []
         for k in range(len(cut.sweeps)):
@@ -447,9 +444,7 @@ class _Segments:
             made |= dict(zip(elements, results, strict=True))
         rows = [o.name for o in self.problem.writes if o.role is Role.ROW]
         if any(n in wanted for n in rows):
-            held = [
-                t for o, t in zip(self.problem.reads, operands, strict=True) if o.role is Role.ROW
-            ]
+            held = [t for o, t in zip(cut.reads, operands, strict=True) if o.role is Role.ROW]
             made |= dict(zip(rows, ops.finished(held, states, self.text), strict=True))
         tail = self._tail(local)
         return [made[n].reshape(made[n].shape[0], *tail) for n in wanted]
@@ -463,13 +458,10 @@ class _Segments:
 
     def _nothing(self, operands: Sequence[Tensor], sweep: int = 0) -> Tensor:
         """The states of segments in front of all rows."""
-        cut = cut_of(self.text)
-        step = cut.sweeps[sweep]
+        step = self.cut.sweeps[sweep]
         tables = (Role.ELEMENT, Role.ROW)
         columns = next(
-            t.shape[1]
-            for o, t in zip(self.problem.reads, operands, strict=True)
-            if o.role in tables
+            t.shape[1] for o, t in zip(self.cut.reads, operands, strict=True) if o.role in tables
         )
         identity = torch.tensor(step.identity, dtype=torch.float64)
         return identity.expand(self.problem.num_segments, columns, -1).contiguous()

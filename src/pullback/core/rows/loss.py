@@ -15,7 +15,9 @@ TARGET = Operand(
     allows="ignore_index",
     doc="The class of each row, an integer.",
 )
-LSE = Operand("lse", Role.ROW, doc="log Σ exp(logits), which the backward reads.")
+LSE = Operand(
+    "lse", Role.ROW, Type.STATE, doc="log Σ exp(logits), float64, which the backward reads."
+)
 D_LOSS = Operand("d_loss", Role.ROW, doc="Gradient with respect to the loss.")
 HOW = (
     Parameter(

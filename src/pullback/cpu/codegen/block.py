@@ -173,6 +173,21 @@ def emit_prefetch(builder, address):
 
 
 @intrinsic
+def again(context, index):
+    """An index that LLVM does not know to be the same: what was read at it is read again.
+
+    Else it would be held in registers for a second use that hardly ever comes.
+    """
+
+    def codegen(ctx, builder, sig, args):
+        hidden = builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", args, side_effect=False)
+        hidden.attributes.add("nounwind")
+        return hidden
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
 def least(context, a, b):
     """The smaller of two integers, where ``min`` would be compiled as a function of its own."""
 

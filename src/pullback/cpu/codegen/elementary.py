@@ -1,13 +1,14 @@
 """exp, log and ldexp on lanes, in plain arithmetic with explicit fma: the same bits on every CPU.
 
 ``exp`` comes in two degrees: 13 for float64 results (below 1 ULP) and 7 for float32 and narrower
-ones (relative error 2**-32, a minimax fit on |r| <= ln2/2).
+ones (relative error 2**-34).
 """
 
 from __future__ import annotations
 
 import math
 
+from ...formulas.folds import GUARDED
 from . import lanes
 from .lanes import (
     EXPONENT_MAGIC,
@@ -26,9 +27,35 @@ LN2_HIGH = float.fromhex("0x1.62e42fefa3800p-1")
 LN2_LOW = float.fromhex("0x1.ef35793c76730p-45")
 # exp(x) is 0 or inf beyond these, in float64.
 EXP_LOW, EXP_HIGH = -745.2, 709.79
+# From r² up, on |r| <= ln2/2. By tools/fit_exp.py: relative error 2**-34.17.
+EXP = tuple(
+    float.fromhex(c)
+    for c in (
+        "0x1.0000003a1afd4p-1",
+        "0x1.55555443664c2p-3",
+        "0x1.55548dd844034p-5",
+        "0x1.1112708e69120p-7",
+        "0x1.6d8cf43e0837ep-10",
+        "0x1.9f08a575a83dcp-13",
+    )
+)
 SQRT_HALF = math.sqrt(0.5)
-LOG_HIGH = 6.93147180369123816490e-01
-LOG_LOW = 1.90821492927058770002e-10
+# The first has so few bits that a multiple of it by an exponent is exact.
+LOG_HIGH = float.fromhex("0x1.62e42fee00000p-1")
+LOG_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+# Of z, z², ... in R(z), z = s²: 2·atanh(s) = s·(2 + R). By tools/fit_log.py: error 2**-59.49.
+LOG = tuple(
+    float.fromhex(c)
+    for c in (
+        "0x1.5555555555592p-1",
+        "0x1.999999997ff19p-2",
+        "0x1.24924941e1560p-2",
+        "0x1.c71c521450a2fp-3",
+        "0x1.74663ced85c2bp-3",
+        "0x1.39a1e8c56cd3dp-3",
+        "0x1.2f03ba622541ap-3",
+    )
+)
 
 
 def _horner(r, coefficients):
@@ -59,12 +86,8 @@ def exp_single(x):
     magic = fma(held, INVERSE_LN2, EXPONENT_MAGIC)
     r = fma(magic - EXPONENT_MAGIC, -LN2_HIGH, held)
     square = r * r
-    low = fma(fma(r, 0.16666666681614503, 0.5000000013457949), square, r + 1.0)
-    high = fma(
-        fma(r, 0.00019890981143668799, 0.0013933641278647908),
-        square,
-        fma(r, 0.00833331093420213, 0.041666465003818244),
-    )
+    low = fma(fma(r, EXP[1], EXP[0]), square, r + 1.0)
+    high = fma(fma(r, EXP[5], EXP[4]), square, fma(r, EXP[3], EXP[2]))
     p = fma(high, square * square, low)
     return p * power_of_magic(magic)
 
@@ -78,11 +101,8 @@ def log(v):
     s = f / (f + 2.0)
     z = s * s
     w = z * z
-    odd = fma(w, 1.531383769920937332e-01, 2.222219843214978396e-01)
-    odd = w * fma(w, odd, 3.999999999940941908e-01)
-    even = fma(w, 1.479819860511658591e-01, 1.818357216161805012e-01)
-    even = fma(w, even, 2.857142874366239149e-01)
-    even = z * fma(w, even, 6.666666666666735130e-01)
+    odd = w * _horner(w, LOG[5::-2])
+    even = z * _horner(w, LOG[6::-2])
     half_square = f * f * 0.5
     tail = s * (half_square + (odd + even)) + e * LOG_LOW
     result = e * LOG_HIGH - ((half_square - tail) - f)
@@ -114,6 +134,15 @@ def _no_exponent(v):
 
 def _unscaled(v, e):
     return v
+
+
+def _product(a, b):
+    return a * b
+
+
+def unguarded(primitives: tuple[tuple[str, object], ...]) -> tuple[tuple[str, object], ...]:
+    """The same primitives, with ordinary products in the place of guarded ones."""
+    return (*primitives, *((name, _product) for name in GUARDED))
 
 
 def primitives_for(element: str, plain: bool = False) -> tuple[tuple[str, object], ...]:

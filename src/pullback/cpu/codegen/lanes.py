@@ -54,6 +54,14 @@ def opaque_mask(builder, lanes):
     return builder.bitcast(hidden, ir.VectorType(I1, LANES))
 
 
+def expected(builder, truth):
+    """A truth that LLVM lays out code for as if it always held."""
+    kind = ir.FunctionType(I1, [I1, I1])
+    known = builder.module.globals.get("llvm.expect.i1")
+    expect = known or ir.Function(builder.module, kind, "llvm.expect.i1")
+    return builder.call(expect, [truth, I1(1)])
+
+
 def splat(builder, scalar):
     empty = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
     first = builder.insert_element(empty, scalar, I32(0))
@@ -190,6 +198,8 @@ def _call(name, *args):
 def where(condition, a, b):
     if isinstance(condition, bool):  # of constants
         return a if condition else b
+    if isinstance(a, float) and isinstance(b, float) and a.hex() == b.hex():
+        return a
     condition = _truth(condition)
     builder = condition.builder
     kind = alike(condition.v.type, DOUBLE)
@@ -296,4 +306,7 @@ def traced(function: Callable, primitives: tuple[tuple[str, Callable], ...]) -> 
 
 @cache
 def _binder(primitives: tuple[tuple[str, Callable], ...]) -> Binder:
-    return Binder(dict(primitives))
+    bound = dict(primitives)
+    # The exponent that a zero has, as these primitives see it.
+    of_zero = bound["exponent"](0.0)
+    return Binder(bound, constant=lambda v: of_zero if v == scalar.NOWHERE else v)

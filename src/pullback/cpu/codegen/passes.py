@@ -15,7 +15,8 @@ from .fold import Fold
 from .jit import inner
 from .lanes import Lanes, traced
 from .operands import Operands
-from .sixteen import Boxed, Spread, lift_call, lift_sixteen, per_eight
+from .single_calls import lift_call
+from .sixteen import Boxed, Spread, lift_sixteen, per_eight
 from .vectors import Names, emit_call, no_vectors, pack, unpack, vectors
 
 
@@ -66,7 +67,8 @@ class BoundPass:
             self.fold = Fold(step.monoid, primitives, full, row, known, step.start)
             self.begin = state_in_front(step.start, step.monoid, self.fold, row)
         self.lift_pair: Any = None
-        call = lift_call(formula, step.monoid, operands, known) if step.monoid else None
+        tried = step.monoid if operands.singles else None
+        call = lift_call(formula, tried, full, row, known) if tried else None
         if call and step.monoid and self.fold:
             function, carried = step.monoid.lift, self.fold.carried
             self.fold.lift = per_eight(call, function, primitives, operands, known, carried)

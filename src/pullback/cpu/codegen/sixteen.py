@@ -6,92 +6,25 @@ A lane's bits depend on its own values alone, so eight and sixteen give the same
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ...formulas.bind import primitives_of
-from ...formulas.record import Monoid, RowFormula, parameters
+from ...formulas.record import Monoid, parameters
 from ..words import CONSTANT_NAMES
 from .bind import element_emitter
-from .lanes import DOUBLES, I32, I64, LANES, Lanes, as_tuple, constant, doubles, scratch_builder
+from .jit import kernel_key
+from .lanes import DOUBLES, I32, I64, LANES, Lanes, constant, doubles, scratch_builder
 from .operands import Operands
-from .singles import FLOAT, NotInSingles, Trace, in_singles
+from .single_calls import EIGHT_FLOATS, SingleCall, elements, row_elements, row_numbers
+from .singles import FLOAT, Trace
 from .storage import Edge, from_float, to_float, to_narrow_float
 from .vectors import Vector, unpack, vectors
 
 SIXTEEN = 2 * LANES
-_EIGHT_FLOATS = ir.VectorType(FLOAT, LANES)
-
-
-class SingleCall:
-    """A formula function on float32 lanes.
-
-    ``emit(builder, count, const, full, row, known)`` takes lists of what gives a ``Single`` for a
-    ``Trace``, and gives the results as vectors of float32, and the lanes that are doubtful.
-    """
-
-    def __init__(self, function: Callable, full, row, known):
-        self._function, self._wanted = in_singles(function), parameters(function)
-        tuples = {"const": CONSTANT_NAMES, "full": full, "row": row, "known": known}
-        self._places = {n: (t, k) for t, names in tuples.items() for k, n in enumerate(names)}
-        missing = [n for n in self._wanted if n not in self._places]
-        if missing:
-            raise NotInSingles(f"{missing} in float32")
-
-    def emit(self, builder, count: int, const, full, row, known):
-        trace = Trace(builder, count)
-        given = {"const": const, "full": full, "row": row, "known": known}
-        places = (self._places[name] for name in self._wanted)
-        values = self._function(*(given[place][k](trace) for place, k in places))
-        return trace.results(as_tuple(values)), trace.doubtful
-
-
-def elements(values) -> list:
-    """Vectors of float32."""
-    return [lambda trace, v=v: trace.single(v) for v in values]
-
-
-def row_elements(values, times: int) -> list:
-    """Elements of rows, eight float64 each: for eight lanes, or two times the same."""
-    return [lambda trace, v=v: trace.of_elements([v] * times) for v in values]
-
-
-def row_numbers(values, times: int) -> list:
-    """Numbers of rows, eight float64 each: for eight lanes, or two times the same."""
-    return [lambda trace, v=v: trace.of_doubles([v] * times) for v in values]
-
-
-def single_call(function: Callable, operands: Operands, known) -> SingleCall | None:
-    """A function on float32 lanes, or None where it is to be computed in float64."""
-    if not operands.singles:
-        return None
-    one, zero = doubles(1.0), ir.Constant(_EIGHT_FLOATS, None)
-    const, numbers = [one] * len(CONSTANT_NAMES), [one] * len(known)
-    row, full = [one] * len(operands.row), [zero] * len(operands.full)
-    try:
-        call = SingleCall(function, operands.full, operands.row, known)
-        call.emit(
-            scratch_builder(), LANES, row_numbers(const, 1), elements(full), row_elements(row, 1),
-            row_numbers(numbers, 1),
-        )  # fmt: skip
-    except NotInSingles:
-        return None
-    return call
-
-
-def lift_call(formula: RowFormula, monoid: Monoid, operands: Operands, known) -> SingleCall | None:
-    """What a lift is on float32 lanes, or None.
-
-    It is worth it for an exp alone. Of a reduction it would be seen in the result, where a
-    logarithm of the total may cancel.
-    """
-    seen = formula.finish and not formula.lifts_singles
-    if seen or not primitives_of(monoid.lift) & {"exp"}:
-        return None
-    return single_call(monoid.lift, operands, known)
 
 
 def _any(builder, mask):
@@ -114,37 +47,79 @@ def _with_doubtful(builder, doubtful, values, again):
     return found
 
 
-def emit_eight(call: SingleCall, emit_doubles, builder, const, full, row, known) -> list:
+def emit_eight(call: SingleCall, in_doubles: InDoubles, builder, const, full, row, known) -> list:
     """Results for eight elements as float64, from operands as float64."""
-    floats = [builder.fptrunc(v, _EIGHT_FLOATS) for v in full]
+    floats = [builder.fptrunc(v, EIGHT_FLOATS) for v in full]
     values, doubtful = call.emit(
         builder, LANES, row_numbers(const, 1), elements(floats), row_elements(row, 1),
         row_numbers(known, 1),
     )  # fmt: skip
 
     def again():
-        return _in_doubles(emit_doubles, builder, const, full, row, known)
+        return in_doubles(builder, const, full, row, known)
 
     wide = [builder.fpext(v, DOUBLES) for v in values]
     return _with_doubtful(builder, doubtful, wide, again)
 
 
-def _in_doubles(emit_doubles, builder, const, full, row, known) -> list:
-    index = [doubles(0.0)]  # which no function on float32 lanes asks for
-    found = emit_doubles(builder, index=index, const=const, full=full, row=row, known=known)
-    return [v.v if isinstance(v, Lanes) else doubles(float(v)) for v in found]
+class InDoubles:
+    """A formula function on eight float64 lanes, called where float32 does not do.
+
+    It is a function of its own, so that the registers of a loop are left to what is computed in
+    float32 (logsumexp_backward took a third more time with it inside).
+    """
+
+    def __init__(self, function: Callable, primitives, operands: Operands, known):
+        full, row = operands.full, operands.row
+        self._emit = element_emitter(function, primitives, full, row, known)
+        self._name = f"{function.__name__}_in_doubles_{kernel_key.get()}"
+        self._sizes = {"const": CONSTANT_NAMES, "full": full, "row": row, "known": known}
+        places = {n: (t, k) for t, names in self._sizes.items() for k, n in enumerate(names)}
+        self._wanted = [places[n] for n in parameters(function)]
+        unknown = [doubles(math.nan)] * len(self._wanted)
+        self._outputs = len(self._values(scratch_builder(), unknown))
+
+    def __call__(self, builder, const, full, row, known) -> list:
+        given = {"const": const, "full": full, "row": row, "known": known}
+        arguments = [given[place][k] for place, k in self._wanted]
+        found = builder.call(self._function(builder.module), arguments)
+        return [builder.extract_value(found, k) for k in range(self._outputs)]
+
+    def _function(self, module):
+        function = module.globals.get(self._name)
+        if function is None:
+            result = ir.LiteralStructType([DOUBLES] * self._outputs)
+            kind = ir.FunctionType(result, [DOUBLES] * len(self._wanted))
+            function = ir.Function(module, kind, self._name)
+            function.linkage = "linkonce_odr"
+            for fact in ("noinline", "cold", "nounwind"):
+                function.attributes.add(fact)
+            builder = ir.IRBuilder(function.append_basic_block())
+            made = ir.Constant(result, ir.Undefined)
+            for k, v in enumerate(self._values(builder, function.args)):
+                made = builder.insert_value(made, v, k)
+            builder.ret(made)
+        return function
+
+    def _values(self, builder, arguments) -> list:
+        given = {place: [None] * len(names) for place, names in self._sizes.items()}
+        for (place, k), value in zip(self._wanted, arguments, strict=True):
+            given[place][k] = value
+        index = [doubles(0.0)]  # which no function on float32 lanes asks for
+        found = self._emit(builder, index=index, **given)
+        return [v.v if isinstance(v, Lanes) else doubles(float(v)) for v in found]
 
 
 def per_eight(call: SingleCall, function: Callable, primitives, operands: Operands, known, picked):
     """``f(index, const, full, row, known)`` as :func:`.bind.per_element` makes it."""
-    emit_doubles = element_emitter(function, primitives, operands.full, operands.row, known)
+    in_doubles = InDoubles(function, primitives, operands, known)
     kind = vectors(len(picked))
 
     @intrinsic
     def apply(context, index, const, full, row, known):
         def codegen(ctx, builder, sig, args):
             const_, full_, row_, known_ = (unpack(builder, a) for a in args[1:])
-            found = emit_eight(call, emit_doubles, builder, const_, full_, row_, known_)
+            found = emit_eight(call, in_doubles, builder, const_, full_, row_, known_)
             return ctx.make_tuple(builder, kind, [found[k] for k in picked])
 
         return kind(Vector, const, full, row, known), codegen
@@ -259,7 +234,7 @@ def apply_sixteen(
     Reads, computes and writes sixteen packed elements, past the caches if ``streamed``. ``rows``
     says how the numbers of rows come: :class:`Spread` or :class:`Boxed`.
     """
-    emit_doubles = element_emitter(function, primitives, operands.full, operands.row, known)
+    in_doubles = InDoubles(function, primitives, operands, known)
     edge, edges = operands.edge, operands.edges
     full_at, finished = operands.full_at, operands.finished
     stored = ir.VectorType(edge.storage, SIXTEEN)
@@ -280,7 +255,7 @@ def apply_sixteen(
             for k in range(2):
                 full = [pair[k] for pair in halves]
                 wide_rows = rows.doubles(builder, numbers, k)
-                wide = _in_doubles(emit_doubles, builder, const_, full, *wide_rows)
+                wide = in_doubles(builder, const_, full, *wide_rows)
                 found.append([to_narrow_float(builder, v, edge.element) for v in wide])
             return [builder.shuffle_vector(*pair, in_order) for pair in zip(*found, strict=True)]
 
@@ -327,7 +302,7 @@ def lift_sixteen(call: SingleCall, monoid: Monoid, primitives, operands: Operand
 
     ``carried`` are the components of a state that vary.
     """
-    emit_doubles = element_emitter(monoid.lift, primitives, operands.full, operands.row, known)
+    in_doubles = InDoubles(monoid.lift, primitives, operands, known)
     edges, full_at = operands.edges, operands.full_at
     kind = vectors(len(carried))
     pair = types.UniTuple(kind, 2)
@@ -349,9 +324,7 @@ def lift_sixteen(call: SingleCall, monoid: Monoid, primitives, operands: Operand
             for k, lanes in enumerate((range(LANES), range(LANES, SIXTEEN))):
                 mask = builder.shuffle_vector(doubtful, doubtful, constant(lanes, I32))
                 full = [both[k] for both in halves]
-                again = _in_doubles(
-                    emit_doubles, builder, const_, full, *rows.doubles(builder, numbers, k)
-                )
+                again = in_doubles(builder, const_, full, *rows.doubles(builder, numbers, k))
                 picked = zip(carried, wide[k], strict=True)
                 mended.append([builder.select(mask, again[c], v) for c, v in picked])
             inside = builder.block

@@ -25,6 +25,7 @@ from .lanes import (
     as_tuple,
     constant,
     doubles,
+    expected,
     shuffle,
     splat,
 )
@@ -149,6 +150,27 @@ def counting(context, start, step):
         return builder.sitofp(builder.add(splat(builder, args[0]), offsets), DOUBLES)
 
     return Vector(types.int64, types.int64), codegen
+
+
+def emit_free_of_nan(builder, items):
+    """Whether no lane of any of the vectors is NaN, as is expected; a comparison tells of two."""
+    pairs = zip(items[::2], [*items[1::2], items[0]], strict=False)
+    found = [builder.fcmp_unordered("uno", x, y) for x, y in pairs]
+    any_nan = found[0]
+    for nan in found[1:]:
+        any_nan = builder.or_(any_nan, nan)
+    bits = builder.bitcast(any_nan, ir.IntType(LANES))
+    return expected(builder, builder.icmp_unsigned("==", bits, bits.type(0)))
+
+
+@intrinsic
+def free_of_nan(context, a, b):
+    """Whether no lane of two tuples of vectors is NaN."""
+
+    def codegen(ctx, builder, sig, args):
+        return emit_free_of_nan(builder, [v for a in args for v in unpack(builder, a)])
+
+    return types.boolean(a, b), codegen
 
 
 @intrinsic

@@ -29,8 +29,8 @@ from .rows import BLOCK, FIRST, element_functions, writes_pairs
 
 PITCH = 8 * WIDEST_TILE
 PAGE = 4096
-# Rows folded at a time, so that an accumulator is loaded and stored once for several rows of its
-# lane. More streams than this, over all operands, are more than the prefetcher follows.
+# Rows folded at a time, over all operands, so that an accumulator is loaded and stored once for
+# several rows of its lane. A lane's rows are walked side by side: twice as many took a fifth more.
 STREAMS = 32
 
 
@@ -60,14 +60,13 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     # Within a lane the components of a state lie one lane-set apart.
     apart = LANES * PITCH
     rows = max(LANES, STREAMS // max(1, len(operands.full)) // LANES * LANES)
-    # Vectors that share a cache line are folded one after the other.
-    line = max(1, 64 // (LANES * operands.edge.item))
 
     @inner
-    def fold_lanes(lanes_box, c):
+    def fold_lanes(lanes_box, c, count):
+        """The first lanes as one; the others hold the identity, which changes nothing."""
         at = lanes_box + 8 * c
         for half in (4, 2, 1):
-            for lane in range(half):
+            for lane in range(least(half, count - half)):
                 a = read(at + lane * PITCH, apart)
                 b = read(at + (lane + half) * PITCH, apart)
                 write(at + lane * PITCH, apart, combine(a, b))
@@ -107,13 +106,12 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         whole, begin = width // LANES * LANES, 0
         if lift_pair is not None:
             begin = width // (2 * LANES) * (2 * LANES)
-            for start in range(0, begin, 2 * LANES):
-                for lane in range(least(LANES, stop - first)):
-                    fold_pair(tile, start, first + lane, stop, lanes_box + lane * PITCH)
-        for start in range(begin, whole, line * LANES):
             for lane in range(least(LANES, stop - first)):
-                for c in range(start, least(start + line * LANES, whole), LANES):
-                    fold_lane(tile, c, LANES, first + lane, stop, lanes_box + lane * PITCH)
+                for start in range(0, begin, 2 * LANES):
+                    fold_pair(tile, start, first + lane, stop, lanes_box + lane * PITCH)
+        for lane in range(least(LANES, stop - first)):
+            for c in range(begin, whole, LANES):
+                fold_lane(tile, c, LANES, first + lane, stop, lanes_box + lane * PITCH)
         if whole < width:
             for lane in range(least(LANES, stop - first)):
                 lane_box = lanes_box + lane * PITCH
@@ -132,14 +130,15 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             write(total_box + 8 * c, PITCH, begin(const, row))
         for b in range(word(p, BLOCKS)):
             start, stop = b * BLOCK, least((b + 1) * BLOCK, extent)
-            for lane in range(LANES):
+            lanes = least(LANES, stop - start)
+            for lane in range(lanes):
                 for c in range(0, width, LANES):
                     write(lanes_box + lane * PITCH + 8 * c, apart, identity())
             for first in range(start, stop, rows):
                 fold_rows(tile, width, first, least(first + rows, stop))
             for c in range(0, width, LANES):
                 total = read(total_box + 8 * c, PITCH)
-                write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c)))
+                write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c, lanes)))
         for c in range(0, width, LANES):
             row = read_row(row_box + 8 * c, PITCH)
             known = read_known(known_box + 8 * c, PITCH)

@@ -15,8 +15,8 @@ from ..codegen.fold import Fold
 from ..codegen.lanes import DOUBLES, I64, LANES, Lanes, doubles, splat
 from ..codegen.neighbours import Neighbour
 from ..codegen.operands import Operands
-from ..codegen.vectors import pack, unpack, vectors
-from .scan_parts import ScanParts
+from ..codegen.vectors import emit_free_of_nan, pack, unpack, vectors
+from .scan_parts import Arithmetic, ScanParts
 
 EIGHT = range(LANES)
 
@@ -269,6 +269,17 @@ def eight_zeros(context):
     return kind(), codegen
 
 
+@intrinsic
+def eight_free_of_nan(context, after, values):
+    """Whether no lane of a state and of the outputs of eight positions is NaN."""
+
+    def codegen(ctx, builder, sig, args):
+        outputs = [v for items in unpack_eight(builder, args[1]) for v in items]
+        return emit_free_of_nan(builder, unpack(builder, args[0]) + outputs)
+
+    return types.boolean(after, values), codegen
+
+
 def make_known(prefix: Fold):
     """``known(befores)``: known values begin with an empty name."""
     kind = eight(1 + prefix.size)
@@ -285,12 +296,12 @@ def make_known(prefix: Fold):
     return known
 
 
-def make_finish(parts: ScanParts, outputs: int, descending: bool):
+def make_finish(parts: ScanParts, made: Arithmetic, outputs: int, descending: bool):
     """``finish(p, start, const, full, row, known, before, states)``: outputs of eight positions.
 
     States are in the order of the scan; ``before`` is what comes before all of them.
     """
-    kind, fold = eight(outputs), parts.fold
+    kind, fold = eight(outputs), made.fold
 
     @intrinsic
     def finish(context, p, start, const, full, row, known, before, states):
@@ -303,7 +314,7 @@ def make_finish(parts: ScanParts, outputs: int, descending: bool):
             for turn in EIGHT:
                 k = LANES - 1 - turn if descending else turn
                 here = fold.emit_combine(builder, before_, states_[turn])
-                chunk[k] = parts.emit_finish(
+                chunk[k] = made.emit_finish(
                     builder, index=[_index(builder, args[0], args[1], k)], const=const_,
                     full=full_[k], row=row_, known=[*known_[k], *here],
                 )  # fmt: skip

@@ -22,10 +22,12 @@ from ..codegen.lanes import LANES
 from ..codegen.neighbours import fetch_along, neighbours_of
 from ..codegen.operands import Operands, constants, fence
 from ..codegen.passes import BoundPass
-from ..codegen.sixteen import Spread, apply_sixteen, per_eight, single_call
-from ..codegen.vectors import counting, first_lanes, no_vectors
+from ..codegen.single_calls import single_call
+from ..codegen.sixteen import Spread, apply_sixteen, per_eight
+from ..codegen.vectors import counting, first_lanes, no_vectors, stack, tuple_intrinsics
 from ..words import BLOCK as BLOCK
 from ..words import BLOCKS, EXTENT
+from .four_rows import LONGEST, ROWS, leading, make_four
 
 # Inputs of the next row are asked for while a row is written, when memory would have nothing to
 # read, up to this many bytes.
@@ -64,15 +66,15 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
     return block_fold
 
 
-def make_summary(formula: RowFormula, element: str, operands: Operands):
-    """All passes over one row: ``summary(line)``, and the names of what it gives."""
+def make_summary(formula: RowFormula, steps, element: str, operands: Operands, known=("",)):
+    """Some passes over one row: ``summary(line, known)``, and the names of what it gives."""
 
     @inlined
-    def nothing(line):
-        return no_vectors()
+    def nothing(line, known):
+        return known
 
-    summary, known = nothing, ("",)
-    for step in formula.passes:
+    summary = nothing
+    for step in steps:
         bound = BoundPass(formula, step, element, operands, known)
         summary = _with_pass(summary, formula, bound, operands)
         known = known + step.names
@@ -84,8 +86,8 @@ def _with_pass(before, formula: RowFormula, bound: BoundPass, operands: Operands
     if bound.fold is None:
 
         @inlined
-        def prepared(line):
-            return close(line[1], line[2], before(line), no_vectors())
+        def prepared(line, known):
+            return close(line[1], line[2], before(line, known), no_vectors())
 
         return prepared
 
@@ -94,9 +96,9 @@ def _with_pass(before, formula: RowFormula, bound: BoundPass, operands: Operands
     combine, begin, spread = fold.combine, bound.begin, fold.spread
 
     @inlined
-    def passed(line):
+    def passed(line, known):
         p, const, row, _, _ = line
-        known = before(line)
+        known = before(line, known)
         extent = word(p, EXTENT)
         state = begin(const, row)
         for b in range(word(p, BLOCKS)):
@@ -200,9 +202,9 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
 def element_functions(formula: RowFormula, element: str, operands: Operands, known, rows):
     """``apply`` of eight elements, and of sixteen packed ones or None; ``rows`` as there."""
     primitives, outputs = primitives_for(element), len(operands.outputs)
-    call = single_call(formula.apply, operands, known)
+    full, row = operands.full, operands.row
+    call = single_call(formula.apply, full, row, known) if operands.singles else None
     if call is None:
-        full, row = operands.full, operands.row
         return per_element(formula.apply, primitives, full, row, known, outputs), None
     apply = per_eight(call, formula.apply, primitives, operands, known, range(outputs))
     if not operands.packed or reads_neighbours(formula):
@@ -212,46 +214,38 @@ def element_functions(formula: RowFormula, element: str, operands: Operands, kno
 
 def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over whole rows."""
-    summary, known = make_summary(formula, element, operands)
-    outputs = len(operands.outputs)
+    if is_pointwise(formula):
+        return _make_pointwise_kernel(formula, element, operands)
+    # Passes over four rows at a time where they are short, then the others over each.
+    count = leading(formula, operands)
+    lead, names = make_summary(formula, formula.passes[:count], element, operands)
+    rest, known = make_summary(formula, formula.passes[count:], element, operands, names)
+    four = make_four(formula, count, element, operands) if count else None
+    read, write = tuple_intrinsics(len(names))[:2]
+    box_of_four, size = stack(ROWS * len(names) * LANES), len(names) * LANES * 8
+    longest = AHEAD_BYTES // (operands.edge.item * max(1, len(operands.full)))
+    shortest_alone = min(BLOCK, LONGEST // operands.edge.item) + 1
     all_addresses, all_strides = operands.addresses, operands.strides
     fetch_rows = operands.fetch_rows
-    if formula.finish:
-        primitives = primitives_for(element)
-        finish = per_row(formula.finish, primitives, operands.row, known, (), outputs)
-        store_rows = operands.store_rows
+    write_row = _make_write_row(formula, element, operands, known)
 
-        def kernel(p, begin, end):
-            const = constants(p)
-            strides = all_strides(p)
-            for unit in range(begin, end):
-                addresses = all_addresses(p, unit)
-                row = fetch_rows(addresses)
-                found = summary((p, const, row, addresses, strides))
-                store_rows(addresses, finish(const, row, found, no_vectors()))
+    @inlined
+    def lines_of(p, const, strides, unit):
+        addresses = all_addresses(p, unit)
+        return p, const, fetch_rows(addresses), addresses, strides
 
-        return kernel
-
-    apply_range = make_apply_range(
-        formula, element, operands, known, asks=not is_pointwise(formula)
-    )
-    longest = AHEAD_BYTES // (operands.edge.item * max(1, len(operands.full)))
-    if is_pointwise(formula):
-
-        def kernel(p, begin, end):
-            const = constants(p)
-            strides = all_strides(p)
-            extent, blocks = word(p, EXTENT), word(p, BLOCKS)
-            for unit in range(begin, end):
-                index = unit if blocks == 1 else unit // blocks
-                addresses = all_addresses(p, index)
-                line = (p, const, fetch_rows(addresses), addresses, strides)
-                start = (unit - index * blocks) * BLOCK
-                stop = least(start + BLOCK, extent)
-                apply_range(line, summary(line), start, stop, addresses)
-            fence()
-
-        return kernel
+    @inlined
+    def fold_four(p, const, strides, unit, box):
+        at = (
+            all_addresses(p, unit), all_addresses(p, unit + 1), all_addresses(p, unit + 2),
+            all_addresses(p, unit + 3),
+        )  # fmt: skip
+        row = (fetch_rows(at[0]), fetch_rows(at[1]), fetch_rows(at[2]), fetch_rows(at[3]))
+        a, b, c, d = four(p, const, strides, at, row)
+        write(box, 64, a)
+        write(box + size, 64, b)
+        write(box + 2 * size, 64, c)
+        write(box + 3 * size, 64, d)
 
     def kernel(p, begin, end):
         const = constants(p)
@@ -259,11 +253,68 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
         extent = word(p, EXTENT)
         # Only a row that is still cached when its turn comes is worth asking for.
         ask = extent <= longest
+        box = box_of_four()
+        first = begin
+        while first < end:
+            together = 1
+            if four is not None and extent < shortest_alone and first + ROWS <= end:
+                together = ROWS
+                fold_four(p, const, strides, first, box)
+            else:
+                line = lines_of(p, const, strides, first)
+                write(box, 64, lead(line, no_vectors()))
+            for k in range(together):
+                unit = first + k
+                line = lines_of(p, const, strides, unit)
+                next_unit = unit + together if ask and unit + together < end else unit
+                known = rest(line, read(box + k * size, 64))
+                write_row(line, known, extent, all_addresses(p, next_unit))
+            first += together
+        fence()
+
+    return kernel
+
+
+def _make_write_row(formula: RowFormula, element: str, operands: Operands, known):
+    """``write_row(line, known, extent, ahead)``: what is to be written of one row."""
+    if formula.finish:
+        primitives, outputs = primitives_for(element), len(operands.outputs)
+        finish = per_row(formula.finish, primitives, operands.row, known, (), outputs)
+        store_rows = operands.store_rows
+
+        @inlined
+        def write_finish(line, known, extent, ahead):
+            _, const, row, addresses, _ = line
+            store_rows(addresses, finish(const, row, known, no_vectors()))
+
+        return write_finish
+    apply_range = make_apply_range(formula, element, operands, known, asks=True)
+
+    @inlined
+    def write_elements(line, known, extent, ahead):
+        apply_range(line, known, FIRST, extent, ahead)
+
+    return write_elements
+
+
+def _make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands):
+    """Rows cut into blocks: no element depends on another."""
+    summary, known = make_summary(formula, formula.passes, element, operands)
+    apply_range = make_apply_range(formula, element, operands, known, asks=False)
+    all_addresses, all_strides = operands.addresses, operands.strides
+    fetch_rows = operands.fetch_rows
+
+    def kernel(p, begin, end):
+        const = constants(p)
+        strides = all_strides(p)
+        extent, blocks = word(p, EXTENT), word(p, BLOCKS)
         for unit in range(begin, end):
-            addresses = all_addresses(p, unit)
-            ahead = all_addresses(p, unit + 1) if ask and unit + 1 < end else addresses
+            index = unit if blocks == 1 else unit // blocks
+            addresses = all_addresses(p, index)
             line = (p, const, fetch_rows(addresses), addresses, strides)
-            apply_range(line, summary(line), FIRST, extent, ahead)
+            start = (unit - index * blocks) * BLOCK
+            stop = least(start + BLOCK, extent)
+            apply_range(line, summary(line, no_vectors()), start, stop, addresses)
         fence()
 
     return kernel

@@ -10,7 +10,7 @@ What all functions need to know of a tile goes by one name:
 from __future__ import annotations
 
 from ...formulas.record import ScanFormula
-from ..codegen.block import least, set_word, word
+from ..codegen.block import again, least, set_word, word
 from ..codegen.jit import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.operands import Operands, constants
@@ -29,6 +29,7 @@ from ..words import (
     WIDEST_ONE_WAY,
 )
 from .eight import (
+    eight_free_of_nan,
     eight_zeros,
     make_befores,
     make_fetch,
@@ -72,7 +73,8 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     fold, watch, quiet = parts.fold, parts.watch, parts.quiet
     fetch, lift = make_fetch(operands, parts.neighbours), make_lift(fold)
     put = make_put(operands, paired=parts.prefix is None)
-    finish = make_finish(parts, len(operands.outputs) - len(operands.ends), descending)
+    outputs = len(operands.outputs) - len(operands.ends)
+    finish = make_finish(parts, parts.guarded, outputs, descending)
     in_turn, scan_eight = make_in_turn(fold.size, descending), fold.scan_eight
     fetch_row_columns = operands.fetch_row_columns
     look_at_gradient, look_at_row, look_at_carry = watch.gradient, watch.row_gradient, watch.carry
@@ -98,10 +100,49 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     return scan_chunk
 
 
+def _make_whole_chunk(parts: ScanParts, operands: Operands):
+    """Scan eight positions of eight columns without guards, if it has any, in a one-way scan.
+
+    Gives what is carried on, and whether it may: not where a NaN shows, and then nothing has been
+    written.
+    """
+    made = parts.unguarded
+    if made is None:
+
+        @inlined
+        def never(tile, start, column, lanes, block_carry, carried):
+            return carried, False
+
+        return never
+    fetch, lift = make_fetch(operands, parts.neighbours), make_lift(made.fold)
+    put = make_put(operands, paired=True)
+    outputs = len(operands.outputs) - len(operands.ends)
+    finish = make_finish(parts, made, outputs, descending=False)
+    combine, scan_eight = made.fold.combine, made.fold.scan_eight
+    fetch_row_columns = operands.fetch_row_columns
+
+    @inlined
+    def whole_chunk(tile, start, column, lanes, block_carry, carried):
+        p, const, addresses, strides, steps = tile
+        row = fetch_row_columns(p, addresses, steps, column, lanes)
+        full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
+        known = eight_zeros()
+        states = scan_eight(lift(p, start, LANES, const, full, row, known))
+        before, after = combine(block_carry, carried), combine(carried, states[LANES - 1])
+        values = finish(p, start, const, full, row, known, before, states)
+        fine = eight_free_of_nan(after, values)
+        if fine:
+            put(addresses, strides, steps, start, LANES, column, lanes, values)
+        return after, fine
+
+    return whole_chunk
+
+
 def _one_way(parts: ScanParts, operands: Operands):
     fold = parts.fold
     combine, identity, read, write = fold.combine, fold.identity, fold.read, fold.write
     scan_chunk = _make_scan_chunk(parts, operands, descending=False)
+    try_chunk = _make_whole_chunk(parts, operands)
     begin, finish_columns = parts.start, _columns_end(parts, operands)
     fetch_row_columns = operands.fetch_row_columns
     pitch = 8 * WIDEST_ONE_WAY
@@ -123,12 +164,25 @@ def _one_way(parts: ScanParts, operands: Operands):
                 count = least(LANES, extent - start)
                 for c in range(0, width, LANES):
                     carried = read(chunk_box + 8 * c, pitch)
-                    before = combine(read(block_box + 8 * c, pitch), carried)
+                    block_carry = read(block_box + 8 * c, pitch)
                     lanes = least(LANES, width - c)
-                    total, _ = scan_chunk(
-                        tile, start, count, left + c, lanes, before, eight_zeros(), nothing_seen()
-                    )
-                    write(chunk_box + 8 * c, pitch, combine(carried, total))
+                    after, fine = carried, False
+                    if count == LANES:
+                        after, fine = try_chunk(tile, start, left + c, lanes, block_carry, carried)
+                    if not fine:
+                        before, known = combine(block_carry, carried), eight_zeros()
+                        total, _ = scan_chunk(
+                            tile,
+                            again(start),
+                            count,
+                            left + c,
+                            lanes,
+                            before,
+                            known,
+                            nothing_seen(),
+                        )
+                        after = combine(carried, total)
+                    write(chunk_box + 8 * c, pitch, after)
             for c in range(0, width, LANES):
                 carry = combine(read(block_box + 8 * c, pitch), read(chunk_box + 8 * c, pitch))
                 write(block_box + 8 * c, pitch, carry)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...formulas.record import Quiet, ScanFormula
 from ..codegen.bind import any_element, element_emitter, per_element, per_row
-from ..codegen.elementary import primitives_for
+from ..codegen.elementary import primitives_for, unguarded
 from ..codegen.fold import Fold, with_constants
 from ..codegen.neighbours import neighbours_of
 from ..codegen.operands import Operands
@@ -38,10 +38,25 @@ def _always(index):
     return index == index
 
 
+class Arithmetic:
+    """The fold of a scan and its ``finish``, bound to primitives."""
+
+    def __init__(self, formula: ScanFormula, primitives, operands: Operands, known, held):
+        full, row = operands.full, operands.row
+        self.fold = fold = Fold(formula.monoid, primitives, full, row, known, start=formula.start)
+        constants, after = {**held, **fold.constants}, (*known, *fold.state)
+        outputs = len(operands.outputs) - len(operands.ends)
+        self.finish = per_element(
+            formula.finish, primitives, full, row, after, outputs, constants=constants
+        )
+        self.emit_finish = element_emitter(formula.finish, primitives, full, row, after, constants)
+
+
 class ScanParts:
     """A scan formula bound to an element type.
 
-    ``plain`` binds it without scaling; the kernel then watches whether that was right.
+    ``plain`` binds it without scaling; the kernel then watches whether that was right. The
+    arithmetic is ``guarded``, if it has guards; only then is there another, ``unguarded``.
     """
 
     def __init__(self, formula: ScanFormula, element: str, operands: Operands, plain: bool):
@@ -56,15 +71,15 @@ class ScanParts:
             self.prefix_start = state_in_front(begin, formula.prefix, self.prefix, row, plain)
         self.selects = formula.prefix is not None and formula.prefix.selects
         known = ("", *(self.prefix.state if self.prefix else ()))
-        self.fold = Fold(formula.monoid, primitives, full, row, known, start=formula.start)
+        held = self.prefix.constants if self.prefix else {}
+        self.guarded = Arithmetic(formula, primitives, operands, known, held)
+        self.fold, self.finish = self.guarded.fold, self.guarded.finish
+        self.unguarded = None
+        if formula.guarded:
+            self.unguarded = Arithmetic(formula, unguarded(primitives), operands, known, held)
+            if self.unguarded.fold.state != self.fold.state:
+                raise TypeError("a guarded fold carries what an unguarded one does")
         self.start = state_in_front(formula.start, formula.monoid, self.fold, row, plain)
-        constants = {**(self.prefix.constants if self.prefix else {}), **self.fold.constants}
-        after = (*known, *self.fold.state)
-        outputs = len(operands.outputs) - len(operands.ends)
-        self.finish = per_element(
-            formula.finish, primitives, full, row, after, outputs, constants=constants
-        )
-        self.emit_finish = element_emitter(formula.finish, primitives, full, row, after, constants)
         self.extended = concatenate(len(known), self.fold.size)
         self.inclusive = formula.inclusive
         self.watch = Watch(element, full, row, formula.scaled if plain else None)

@@ -9,8 +9,10 @@ True
 
 from ..case import Case
 from .cells import DIRECTIONS, FULL, QUICK, Grid, cells, default_ops, find_op, named_ops
-from .harness import Settings, measure, run
+from .harness import Settings, heading, measure, run
+from .load import busy_share, warnings
 from .peers import PEERS, QUICK_PEERS, installed
+from .saving import Kept
 from .summary import Change, Figures, compare, figures, objection, summarise
 
 __all__ = [
@@ -23,16 +25,20 @@ __all__ = [
     "Change",
     "Figures",
     "Grid",
+    "Kept",
     "Settings",
+    "busy_share",
     "cells",
     "compare",
     "default_ops",
     "figures",
     "find_op",
+    "heading",
     "installed",
     "measure",
     "named_ops",
     "objection",
     "run",
     "summarise",
+    "warnings",
 ]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...core.catalog import OPS, catalog
 from ...core.declare import Op
 from ...core.elements import FLOATS
 from ...errors import UnsupportedError
 from ..case import Case, cuts
+from ..choices import chosen
 
 SegmentShape = tuple[int, int, int]
 
@@ -29,10 +31,23 @@ class Grid:
     orders: tuple[str, ...] = ("sorted", "random")
 
 
-QUICK = Grid((((2048, 2048), (-1, 0)),), ((131072, 64, 10000),), ("f32",), orders=("random",))
+# One size within the caches of a core, one beyond those of most CPUs.
+QUICK = Grid(
+    (((256, 512), (-1, 0)), ((4096, 4096), (-1, 0))),
+    ((4096, 64, 300), (131072, 64, 10000)),
+    ("f32",),
+    orders=("random",),
+)
 FULL = Grid(
     (
         ((4096, 4096), (-1, 0)),
+        ((16, 64), (-1, 0)),
+        ((64, 256), (-1, 0)),
+        ((256, 512), (-1, 0)),
+        ((512, 1024), (-1, 0)),
+        ((1024, 1024), (-1, 0)),
+        ((2048, 2048), (-1, 0)),
+        ((16384, 8192), (-1, 0)),
         ((32768, 128), (-1,)),
         ((128, 32768), (-1,)),
         ((64, 256, 1024), (1,)),
@@ -42,6 +57,7 @@ FULL = Grid(
     ),
     ((262144, 64, 10000), (477263, 256, 135361)),
     FLOATS,
+    elsewhere=("f32", "bf16"),
 )
 
 
@@ -90,8 +106,27 @@ def cells(
     dtypes: Sequence[str] = (),
     shapes: Sequence[tuple[int, ...]] = (),
     axes: Sequence[int] = (),
+    choices: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Case]:
-    """The cases of a grid; what is given replaces that part of it."""
+    """The cases of a grid; what is given replaces that part of it.
+
+    ``choices`` are those among the records of an op, by its name; ops without are left out.
+    """
+    for case in _plain_cells(grid, ops, dtypes, shapes, axes):
+        if choices is None:
+            yield case
+        elif case.op.name in choices:
+            choice = choices[case.op.name]
+            yield chosen(case, choice) if choice else case
+
+
+def _plain_cells(
+    grid: Grid,
+    ops: Sequence[Op],
+    dtypes: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    axes: Sequence[int],
+) -> Iterator[Case]:
     for op in ops or default_ops():
         for element in dtypes or grid.dtypes:
             if element not in op.dtypes:

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from ...core.catalog import catalog
-from ...core.declare import Op
+from ...core.declare import REQUIRED, Op
+from ...core.pair import pair_of
 from ..case import Case, cuts
 from ..operands import make_operands
 from .harness import Settings, heading, thread_count
 from .peers import NotOffered, jax_forward, to_torch, torch_forward, variables
+from .steps import KINDS
 from .timing import interleave
 
 SHAPES = ((4096, 4096), (1, 128))
@@ -59,7 +61,11 @@ class Torch:
         leaves = [tensors[n].requires_grad_() for n in variables(case)]
         gradient = to_torch(torch, dy).clone()
         own = torch_forward(torch, case, tensors)
-        mine = torch_forward(ours, case, tensors)
+        if case.op.kind in KINDS:
+            function, keywords = getattr(pt, case.op.kind), _required(case)
+            mine = lambda *x: function(*x, dim=case.axes[0], **keywords)  # noqa: E731
+        else:
+            mine = torch_forward(ours, case, tensors)
         if case.is_segmented:
             ids, segmented = tensors[cuts(case.op)[0].name], getattr(pt, case.op.kind)
             mine = lambda x: segmented(x, ids, case.segments)  # noqa: E731
@@ -105,12 +111,17 @@ def _our_jax(pj: Any, case: Case, arrays: Mapping[str, Any]) -> Callable[..., An
         return lambda x: function(x, ids, case.segments)
     if "weight" in case.parameters:
         return lambda a, b: function(a, b, case.get("weight"))
-    keywords: dict[str, Any] = {"axis": case.axes[0]}
+    keywords: dict[str, Any] = {"axis": case.axes[0], **_required(case)}
     if case.op.parameter("keepdims"):
         keywords = {"axis": case.axes, "keepdims": True}
     if case.op.parameter("correction"):
         keywords["ddof"] = case.get("correction")
-    return lambda x: function(x, **keywords)
+    return lambda *x: function(*x, **keywords)
+
+
+def _required(case: Case) -> dict[str, Any]:
+    """Parameters that have no default."""
+    return {p.name: case.get(p.name) for p in case.op.parameters if p.default is REQUIRED}
 
 
 FRONTENDS: Mapping[str, Any] = {f.name: f for f in (Torch(), Jax())}
@@ -140,7 +151,9 @@ def _check(case: Case, found: Mapping[str, Any]) -> None:
 
 
 def measure(frontend: str, op: Op, shape: tuple[int, int], settings: Settings) -> Row | None:
-    """Check that both agree, then time them in turns; None where the framework has no such op."""
+    """Check that both agree, then time them in turns; None without such an op, or gradient."""
+    if pair_of(op.kind).backward is None:
+        return None
     case = case_of(op, shape)
     given = make_operands(case)
     out = case.shape_of(case.outputs[0])

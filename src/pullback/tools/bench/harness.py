@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...cpu.machine import here
 from ...threads import get_num_threads, set_num_threads
 from ..case import Case
 from ..operands import make_operands, make_outputs
@@ -87,6 +88,7 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
         "shape": shape,
         "axis": axis,
         "bytes": case.useful_bytes,
+        "within_caches": case.useful_bytes <= here().caches.last_level,
     }
     if case.useful_bytes * _FOOTPRINT > available_memory():
         return found | {"skipped": f"needs about {case.useful_bytes * _FOOTPRINT >> 20} MiB"}

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.pair import pair_of
 from ..case import Case
-from . import plain, steps
+from . import plain, steps, variants
 
 Call = Callable[[], object]
 
@@ -21,9 +21,11 @@ class NotOffered(Exception):
 
 
 def variables(case: Case) -> tuple[str, ...]:
-    """The operands of the forward that gradients flow to."""
+    """The operands of the forward that gradients flow to; where none do, those it must have."""
     pair = pair_of(case.op.kind)
-    return pair.variables(case.given) if pair.backward else case.reads
+    if pair.backward:
+        return pair.variables(case.given)
+    return tuple(o.name for o in case.problem.reads if not o.optional)
 
 
 def one_gradient(case: Case) -> str:
@@ -34,12 +36,29 @@ def one_gradient(case: Case) -> str:
     return given[0]
 
 
-def recurrence(case: Case, full_like: Any, recur: steps.Recur) -> Callable[..., Any]:
+def recurrence(
+    case: Case, given: Mapping[str, Any], library: Any, recur: steps.Recur
+) -> Callable[..., Any]:
     """A recurrence written by hand, or by a scan that takes any step."""
-    function = steps.forward(case, full_like, recur)
-    if function is None or not case.is_plain:
+    function = steps.forward(case, given, library, recur)
+    if function is None:
         raise NotOffered(f"no {case.op.kind} of its own")
     return function
+
+
+def form_of_scan(
+    case: Case, given: Mapping[str, Any], library: variants.Library, plain_scan: Any
+) -> Callable[..., Any]:
+    """A scan that the library has by no name of its own."""
+    function = variants.forward(case, given, library, plain_scan)
+    if function is None:
+        raise NotOffered("no such parameters")
+    return function
+
+
+def usual(case: Case) -> Case:
+    """The case with all as usual but the axis."""
+    return Case.of(case.op, case.element, case.shape, axis=case.get("axis"))
 
 
 def short_enough(case: Case) -> None:
@@ -62,8 +81,16 @@ class NumpyPeer:
 
 def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
     """The op of a case in torch, of the operands that gradients flow to; ``given`` are all."""
+    if case.op.kind in steps.KINDS:
+        short_enough(case)
+        return recurrence(case, given, torch, steps.torch_loop(torch))
     if not case.is_plain:
-        raise NotOffered("torch has no such parameters")
+        if "resets" in case.given:
+            short_enough(case)
+        plain_scan = (
+            torch_forward(torch, usual(case), {}) if case.op.kind in variants.NOTHING else 0
+        )
+        return form_of_scan(case, given, variants.in_torch(torch, by_scan=False), plain_scan)
     axes = case.axes
     axis = axes[0] if axes else 0
     reductions = {
@@ -95,8 +122,7 @@ def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[
     if kind == "segment_sum":
         ids, count = given["segment_ids"], case.segments
         return lambda x: x.new_zeros(count, *x.shape[1:]).index_add_(0, ids, x)
-    short_enough(case)
-    return recurrence(case, torch.full_like, steps.torch_loop(torch))
+    raise NotOffered(f"no {kind} of its own")
 
 
 def torch_means(case: Case) -> dict[str, str]:
@@ -163,17 +189,22 @@ class CompilePeer(TorchPeer):
 
     def _forward(self, torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
         torch._dynamo.reset()
-        try:
-            forward = recurrence(case, torch.full_like, steps.torch_scan(torch))
-        except NotOffered:
+        if case.op.kind in steps.KINDS:
+            forward = recurrence(case, given, torch, steps.torch_scan(torch))
+        elif "resets" in case.given:
+            forward = form_of_scan(case, given, variants.in_torch(torch, by_scan=True), None)
+        else:
             forward = torch_forward(torch, case, given)
         return torch.compile(forward, dynamic=False)
 
 
 def jax_forward(jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
     """The op of a case in JAX, of the operands that gradients flow to; ``given`` are all."""
+    if case.op.kind in steps.KINDS:
+        return recurrence(case, given, jax.numpy, steps.jax_associative(jax))
     if not case.is_plain:
-        raise NotOffered("JAX has no such parameters")
+        plain_scan = jax_forward(jax, usual(case), {}) if case.op.kind in variants.NOTHING else 0
+        return form_of_scan(case, given, variants.in_jax(jax, by_loop=False), plain_scan)
     jnp, lax, kind, axes = jax.numpy, jax.lax, case.op.kind, case.axes
     axis = axes[0] if axes else 0
     scans = {
@@ -202,7 +233,7 @@ def jax_forward(jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[...,
     if kind == "segment_sum":
         ids, how = given["segment_ids"], {"indices_are_sorted": case.is_sorted}
         return lambda x: jax.ops.segment_sum(x, ids, case.segments, **how)
-    return recurrence(case, jnp.full_like, steps.jax_associative(jax))
+    raise NotOffered(f"no {kind} of its own")
 
 
 class JaxPeer:
@@ -237,13 +268,15 @@ class JaxPeer:
 
 
 class JaxScanPeer(JaxPeer):
-    """A recurrence by ``jax.lax.scan``."""
+    """A recurrence, or a scan cut into runs, by ``jax.lax.scan``."""
 
     name, module = "jax.scan", "jax"
 
     def _forward(self, jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
         short_enough(case)
-        return recurrence(case, jax.numpy.full_like, steps.jax_scan(jax))
+        if "resets" in case.given and case.op.kind not in steps.KINDS:
+            return form_of_scan(case, given, variants.in_jax(jax, by_loop=True), None)
+        return recurrence(case, given, jax.numpy, steps.jax_scan(jax))
 
 
 PEERS: Mapping[str, Any] = {

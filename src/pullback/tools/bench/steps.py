@@ -17,20 +17,46 @@ Recur = Callable[[Any, Any, int, bool], Any]
 LONGEST = 1 << 16
 
 
-def forward(case: Case, full_like: Callable[..., Any], recur: Recur) -> Callable[..., Any] | None:
-    """The forward of a case as a function of its operands; None where it is no recurrence."""
+# The recurrences, with the operands that may be left out and are served here.
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "linear_recurrence": ("resets",),
+    "discounted_sum": ("discount", "done"),
+    "gae": ("terminated", "truncated"),
+}
+
+
+def forward(
+    case: Case, given: Mapping[str, Any], library: Any, recur: Recur
+) -> Callable[..., Any] | None:
+    """The forward of a case as a function of its operands; None where none is written down.
+
+    ``given`` are the operands of the case, ``library`` has ``where`` and ``full_like``.
+    """
     get, kind = case.get, case.op.kind
+    if not set(case.given) <= {*KINDS.get(kind, ())} or get("reverse") or get("return_final"):
+        return None
     axis = case.axes[0] if case.axes else 0
 
+    def stopped(factor: Any, *marks: str) -> Any:
+        for name in marks:
+            if name in given:
+                factor = library.where(given[name], library.full_like(factor, 0.0), factor)
+        return factor
+
     def linear(a: Any, b: Any) -> Any:
-        return recur(a, b, axis, False)
+        return recur(stopped(a, "resets"), b, axis, False)
 
     def discounted(x: Any) -> Any:
-        return recur(full_like(x, get("discount")), x, axis, True)
+        discount = given.get("discount")
+        if discount is None:
+            discount = library.full_like(x, get("discount"))
+        return recur(stopped(discount, "done"), x, axis, True)
 
     def advantages(rewards: Any, values: Any, following: Any) -> Any:
-        delta = rewards + get("gamma") * following - values
-        found = recur(full_like(delta, get("gamma") * get("lam")), delta, axis, True)
+        coming = stopped(get("gamma") * following, "terminated")
+        delta = rewards + coming - values
+        factor = library.full_like(delta, get("gamma") * get("lam"))
+        found = recur(stopped(factor, "terminated", "truncated"), delta, axis, True)
         return found, found + values
 
     made: Mapping[str, Callable[..., Any]] = {
@@ -118,9 +144,9 @@ def _moved(v: np.ndarray, by: int, axis: int) -> np.ndarray:
 
 
 def _made(case: Case, held: Held) -> tuple[np.ndarray, ...]:
-    function = forward(case, np.full_like, numpy_loop)
+    function = forward(case, held, np, numpy_loop)
     assert function is not None
-    found = function(*(held[n] for n in case.reads))
+    found = function(*(held[o.name] for o in case.problem.reads if not o.optional))
     return found if isinstance(found, tuple) else (found,)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .load import noise_of
+
 # Changes with the meaning of what a report holds.
 SCHEMA = 1
 # Cases smaller than this measure the cost of a call, not of memory, and have no share of a copy.
@@ -81,7 +83,12 @@ def summarise(cells: Sequence[Mapping[str, Any]], stat: str = "ms") -> dict[str,
     """Means over the cases, the cases lost to a peer, and those that failed their check."""
     pairs = [(c, f) for c in cells if (f := figures(c, stat)) is not None]
     peers = sorted({n for _, f in pairs for n in f.ratios})
-    lost = [_name(c) for c, f in pairs if _below_one(f.against_fastest)]
+    lost = [_name(c) for c, f in pairs if _is_slower(c, f)]
+    close = [_name(c) for c, f in pairs if _below_one(f.against_fastest) and not _is_slower(c, f)]
+    by_size = {
+        where: geometric_mean(f.against_fastest for c, f in pairs if c.get("within_caches") is held)
+        for where, held in (("within caches", True), ("beyond", False))
+    }
     function_lost = [_name(c) for c, f in pairs if _below_one(f.function_against_fastest)]
     return {
         "cases": len(cells),
@@ -91,7 +98,10 @@ def summarise(cells: Sequence[Mapping[str, Any]], stat: str = "ms") -> dict[str,
         },
         "against_fastest": geometric_mean(f.against_fastest for _, f in pairs),
         "function_against_fastest": geometric_mean(f.function_against_fastest for _, f in pairs),
+        "by_size": {where: mean for where, mean in by_size.items() if mean},
+        "noise": noise_of(cells),
         "lost": lost,
+        "close": close,
         "function_lost": function_lost,
         "failed": [_name(c) for c in cells if not c.get("check", {}).get("ok", True)],
         "skipped": [_name(c) for c in cells if "skipped" in c],
@@ -100,6 +110,15 @@ def summarise(cells: Sequence[Mapping[str, Any]], stat: str = "ms") -> dict[str,
 
 def _below_one(ratio: float | None) -> bool:
     return ratio is not None and ratio < 1
+
+
+def _is_slower(cell: Mapping[str, Any], found: Figures) -> bool:
+    """Whether the fastest peer takes less time, by more than both times are uncertain."""
+    ratio = found.against_fastest
+    if ratio is None or found.fastest is None:
+        return False
+    noise = sum(cell["runs"][n].get("noise") or 0.0 for n in ("plan", found.fastest))
+    return ratio < 1 - noise
 
 
 def key_of(cell: Mapping[str, Any]) -> tuple[str, str, str, str]:

@@ -1,9 +1,9 @@
 """Is the result of a case right? No time is reported for one that is not.
 
 The whole output must have been written. Its values are compared with the plain formula in float64,
-on everything or, past ``MOST`` elements, on the first, the last and some random rows. The kernels
-compute in float64 and round once, so an element may differ by one unit in the last place of its
-type, plus the rounding of a float64 sum of n terms of the same magnitude, plus the error of exp,
+on everything or, past ``MOST`` elements, on the first, the last and some random rows. An element
+may differ by one unit in the last place of its type, or by two where float32 is computed in
+float32, plus the rounding of a float64 sum of n terms of the same magnitude, plus the error of exp,
 which is 2**-32 for results of less than float64.
 
 An op without a plain formula is compared with its definition in the oracle: on as many rows as hold
@@ -41,15 +41,41 @@ class Verdict:
     reason: str = ""
 
 
-def verify(case: Case, operands: Arrays, outputs: Arrays) -> Verdict:
+class Backend:
+    """Where a case runs, and how its arithmetic rounds: here, on the CPU, in float64."""
+
+    def result(self, case: Case, operands: Arrays) -> Arrays:
+        """What a plan writes."""
+        from ..check import accuracy
+
+        return accuracy.result(case, operands)
+
+    def unit(self, case: Case) -> float:
+        """Half an ulp of what is computed in."""
+        return 2.0**-53
+
+    def rounding(self, case: Case, terms: int) -> float:
+        """At most four roundings for each element and a few more, at half an ulp each."""
+        return (4 * terms + 16) * self.unit(case)
+
+    def exp_error(self, case: Case) -> float:
+        """The relative error of exp."""
+        return EXP_ERROR[case.element]
+
+
+CPU = Backend()
+
+
+def verify(case: Case, operands: Arrays, outputs: Arrays, backend: Backend = CPU) -> Verdict:
     """Compare the outputs that a plan wrote with the float64 formula."""
     for name, out in outputs.items():
         missing = int(np.count_nonzero(out != out))
         if missing:
             return Verdict(False, math.inf, "written", f"{name}: {missing} elements are NaN")
     if plain.formula(case) is None:
-        return _verify_by_oracle(case, operands, outputs)
-    return (_verify_segment if case.is_segmented else _verify_rows)(case, operands, outputs)
+        return _verify_by_oracle(case, operands, outputs, backend)
+    by = _verify_segment if case.is_segmented else _verify_rows
+    return by(case, operands, outputs, backend)
 
 
 def _compare(
@@ -58,12 +84,13 @@ def _compare(
     magnitude: np.ndarray,
     relative: np.ndarray | float,
     how: str,
+    ulps: float = 1.0,
 ) -> Verdict:
-    """Worst error over what is allowed: one ulp, and a relative error of the magnitude."""
+    """Worst error over what is allowed: some ulps, and a relative error of the magnitude."""
     kind = ml_dtypes.finfo(out.dtype)
     unit = np.maximum(np.abs(exact), float(kind.smallest_normal)) * float(kind.eps)
     unit += float(kind.smallest_subnormal)
-    allowed = unit + relative * magnitude
+    allowed = ulps * unit + relative * magnitude
     share = np.abs(out.astype(np.float64) - exact) / allowed
     worst = float(share.max(initial=0.0))
     if worst <= 1.0:
@@ -74,11 +101,6 @@ def _compare(
         f"got {float(out[at])!r} at {where} of the compared rows, expected {float(exact[at])!r}"
     )
     return Verdict(False, worst, how, reason)
-
-
-def rounding(terms: int) -> float:
-    """At most four float64 roundings for each element and a few more, at half an ulp each."""
-    return (4 * terms + 16) * 2.0**-53
 
 
 def _some(count: int, most: int) -> np.ndarray:
@@ -107,7 +129,7 @@ def _slices(
     return cut, shape, math.prod(shape)
 
 
-def _verify_rows(case: Case, operands: Arrays, outputs: Arrays) -> Verdict:
+def _verify_rows(case: Case, operands: Arrays, outputs: Arrays, backend: Backend) -> Verdict:
     cut, shape, size = _slices(case, {**operands, **outputs})
     how = "all" if size == math.prod(case.shape) else f"{size} of {math.prod(case.shape)}"
     wide = {n: cut[n].astype(np.float64) for n in operands}
@@ -115,24 +137,25 @@ def _verify_rows(case: Case, operands: Arrays, outputs: Arrays) -> Verdict:
         exact = plain.OTHERS[case.op.name](case, wide)
         terms = np.sum([np.abs(a) for a in wide.values()], axis=0)
         verdicts = [
-            _compare(cut[n], v, terms, rounding(4), how)
+            _compare(cut[n], v, terms, backend.rounding(case, 4), how, case.ulps)
             for n, v in zip(case.outputs, exact, strict=True)
         ]
         return max(verdicts, key=lambda v: v.worst)
     if case.op.name in steps.FORMULAS:
         exact, sizes = steps.FORMULAS[case.op.name](case, wide), steps.magnitudes(case, wide)
         found = zip(case.outputs, exact, sizes, strict=True)
-        verdicts = [_compare(cut[n], v, m, rounding(case.extent), how) for n, v, m in found]
+        relative = backend.rounding(case, case.extent)
+        verdicts = [_compare(cut[n], v, m, relative, how) for n, v, m in found]
         return max(verdicts, key=lambda v: v.worst)
     if case.op.direction == "forward":
-        return _compare(cut["y"], *_forward(case, wide["x"]), how)
-    return _compare(cut["dx"], *_backward(case, wide, shape), how)
+        return _compare(cut["y"], *_forward(case, wide["x"], backend), how, case.ulps)
+    return _compare(cut["dx"], *_backward(case, wide, shape, backend), how, case.ulps)
 
 
 Expected = tuple[np.ndarray, np.ndarray, "np.ndarray | float"]
 
 
-def _forward(case: Case, x: np.ndarray) -> Expected:
+def _forward(case: Case, x: np.ndarray, backend: Backend) -> Expected:
     value = plain.FORWARD[case.op.kind](x, case.axes, case.get("correction"))
     if case.op.kind in plain.FORWARD_SUMS:
         magnitude = plain.FORWARD[case.op.kind](np.abs(x), case.axes, case.get("correction"))
@@ -141,10 +164,11 @@ def _forward(case: Case, x: np.ndarray) -> Expected:
     else:
         magnitude = np.abs(value)
     exps = 2.0 if case.op.kind in plain.FORWARD_EXPS else 0.0
-    return value, magnitude, rounding(case.extent) + exps * EXP_ERROR[case.element]
+    relative = backend.rounding(case, case.extent) + exps * backend.exp_error(case)
+    return value, magnitude, relative
 
 
-def _backward(case: Case, wide: Arrays, shape: tuple[int, ...]) -> Expected:
+def _backward(case: Case, wide: Arrays, shape: tuple[int, ...], backend: Backend) -> Expected:
     kind, axes = case.op.kind, case.axes
     if kind in plain.NEEDS_EXACT_Y:
         wide = {**wide, "y": plain.FORWARD[kind](wide["x"], axes, case.get("correction"))}
@@ -152,13 +176,13 @@ def _backward(case: Case, wide: Arrays, shape: tuple[int, ...]) -> Expected:
     value = plain.BACKWARD[kind](*arguments)
     sized = plain.MAGNITUDE.get(kind)
     magnitude = sized(*arguments) if sized else np.abs(value)
-    relative: np.ndarray | float = rounding(case.extent)
+    relative: np.ndarray | float = backend.rounding(case, case.extent)
     if kind in plain.EXPS:
-        relative = relative + plain.EXPS[kind](wide["y"], axes) * EXP_ERROR[case.element]
+        relative = relative + plain.EXPS[kind](wide["y"], axes) * backend.exp_error(case)
     return value, magnitude, relative
 
 
-def _verify_segment(case: Case, operands: Arrays, outputs: Arrays) -> Verdict:
+def _verify_segment(case: Case, operands: Arrays, outputs: Arrays, backend: Backend) -> Verdict:
     ids = operands["segment_ids"]
     if case.op.direction == "backward":
         rows = _some(case.shape[0], max(8, MOST // max(1, case.shape[1])))
@@ -170,36 +194,38 @@ def _verify_segment(case: Case, operands: Arrays, outputs: Arrays) -> Verdict:
     magnitude = plain.segment_sum(np.abs(taken), ids, case.segments or 0)
     terms = int(np.bincount(ids, minlength=1).max())
     out = outputs["output"][:, columns]
-    return _compare(out, exact, magnitude, rounding(terms), f"{len(columns)} columns")
+    relative = backend.rounding(case, terms)
+    return _compare(out, exact, magnitude, relative, f"{len(columns)} columns")
 
 
-def _verify_by_oracle(case: Case, operands: Arrays, outputs: Arrays) -> Verdict:
+def _verify_by_oracle(case: Case, operands: Arrays, outputs: Arrays, backend: Backend) -> Verdict:
     """A case that only the catalog and the oracle know."""
     cut, shape, size = {**operands, **outputs}, case.shape, math.prod(case.shape)
     if not case.is_segmented:
         cut, shape, size = _slices(case, cut, FEW, 1)
     if size > FEW:
-        return _verify_small(case)
+        return _verify_small(case, backend)
     how = "all" if shape == case.shape else f"{size} of {math.prod(case.shape)}"
     held = {n: cut[n] for n in operands}
-    return _against_oracle(case.but(shape=shape), held, cut, f"oracle, {how}")
+    return _against_oracle(case.but(shape=shape), held, cut, f"oracle, {how}", backend)
 
 
-def _verify_small(case: Case) -> Verdict:
+def _verify_small(case: Case, backend: Backend) -> Verdict:
     """Another case, small enough for the oracle and like the one that is asked about."""
-    from ..check import accuracy
-
     segments = None if case.segments is None else min(case.segments, 5)
     small = case.but(shape=tuple(min(n, 24) for n in case.shape), segments=segments)
     operands = make_operands(small)
-    return _against_oracle(small, operands, accuracy.result(small, operands), "oracle, small")
+    outputs = backend.result(small, operands)
+    return _against_oracle(small, operands, outputs, "oracle, small", backend)
 
 
-def _against_oracle(case: Case, operands: Arrays, outputs: Arrays, how: str) -> Verdict:
+def _against_oracle(
+    case: Case, operands: Arrays, outputs: Arrays, how: str, backend: Backend
+) -> Verdict:
     from ..check import accuracy
 
     exact = case.exact(operands)
     errors = accuracy.errors(case, outputs, exact)
-    share = accuracy.worst_share(errors, accuracy.allowed(case, operands, exact))
+    share = accuracy.worst_share(errors, accuracy.allowed(case, operands, exact, backend))
     reason = "" if share <= 1.0 else f"{errors.max():.3g} ulp from the oracle"
     return Verdict(share <= 1.0, share, how, reason)

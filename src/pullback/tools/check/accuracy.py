@@ -13,7 +13,7 @@ from ...core.elements import ELEMENTS
 from ...formulas.record import ScanFormula
 from ...oracle import Reference, ulp_error
 from ...oracle.ulp import FORMATS
-from ..bench.verify import EXP_ERROR, rounding
+from ..bench.verify import CPU, Backend
 from ..case import Case
 from ..operands import make_outputs
 
@@ -41,22 +41,24 @@ def errors(case: Case, outputs: Arrays, exact: Mapping[str, Reference]) -> np.nd
     return np.concatenate(found)
 
 
-def allowed(case: Case, operands: Arrays, exact: Mapping[str, Reference]) -> np.ndarray:
+def allowed(
+    case: Case, operands: Arrays, exact: Mapping[str, Reference], backend: Backend = CPU
+) -> np.ndarray:
     """Errors that the stated precision allows, in ulps, flat.
 
-    One ulp; four float64 roundings for each element along the axis, relative to the sum of absolute
-    terms; and the error of exp with that of its argument. A logarithm turns a relative error into
-    an absolute one, so there the sum counts 1 more.
+    One ulp, or two where float32 is computed in float32; the roundings of the backend along the
+    axis, relative to the sum of absolute terms; and the error of exp with that of its argument. A
+    logarithm turns a relative error into an absolute one, so there the sum counts 1 more.
     """
-    relative = rounding(1 if case.is_pointwise else case.extent)
+    relative = backend.rounding(case, 1 if case.is_pointwise else case.extent)
     if case.calls("exp"):
         wide = [operands[n].astype(np.float64) for n in case.floats if n not in case.cotangents]
         finite = [a[np.isfinite(a)] for a in wide]
-        relative += 2.0**-52 * sum(float(np.abs(a).max(initial=0.0)) for a in finite)
+        relative += 2 * backend.unit(case) * sum(float(np.abs(a).max(initial=0.0)) for a in finite)
         # Exps that multiply each other along a row have arguments that add up to its range.
         chained = isinstance(case.formula, ScanFormula)
         rise = max((float(np.ptp(a)) for a in finite if a.size), default=0.0)
-        relative += (1 + 3 * rise if chained else 2.0) * EXP_ERROR[case.element]
+        relative += (1 + 3 * rise if chained else 2.0) * backend.exp_error(case)
     shift = 1.0 if case.calls("log") else 0.0
     found = []
     for name in case.outputs:
@@ -64,7 +66,7 @@ def allowed(case: Case, operands: Arrays, exact: Mapping[str, Reference]) -> np.
         size = _floats(exact[name].magnitude) + shift
         with np.errstate(all="ignore"):
             extra = np.where(np.isfinite(size), relative * size, 0.0)
-            found.append(1.0 + (extra / _unit(value, _element(case, name))).ravel())
+            found.append(case.ulps + (extra / _unit(value, _element(case, name))).ravel())
     return np.concatenate(found)
 
 

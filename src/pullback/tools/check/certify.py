@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...core.declare import Op
+from ...precision import under
 from ..bench.machine import describe
 from ..case import Case, cuts
 from ..choices import selections
@@ -34,13 +35,27 @@ def _case(op: Op, element: str, shape: tuple[int, ...] = SHAPE) -> Case:
 
 
 def check_one(op: Op, element: str, with_torch: bool = True) -> dict[str, Any]:
-    """All checks of an op for an element type."""
+    """All checks of an op for an element type, in both precisions where they differ."""
+    found: dict[str, Any] = {"op": op.name, "family": op.family, "dtype": element}
+    with under("fast"):
+        found |= _check(op, element, with_torch)
+        computed = _case(op, element).plan().precision_guarantee.math_precision
+    if computed == "f32":
+        with under("tight"):
+            found["tight"] = _check(op, element, with_torch=False)
+        reasons = found["reasons"] + [f"tight: {reason}" for reason in found["tight"]["reasons"]]
+        found |= {"ok": not reasons, "reasons": reasons}
+    return found
+
+
+def _check(op: Op, element: str, with_torch: bool) -> dict[str, Any]:
+    """All checks in the precision at hand."""
     from . import accuracy
     from .edges import edge_case
 
     case = _case(op, element)
     operands = make_operands(case)
-    found: dict[str, Any] = {"op": op.name, "family": op.family, "dtype": element}
+    found: dict[str, Any] = {}
     reasons: list[str] = []
     every: list[np.ndarray] = []
     with np.errstate(all="ignore"):

@@ -12,7 +12,8 @@ import click
 from ...threads import get_num_threads
 from .. import bench as b
 from ..bench.plot import bars, lines, require
-from . import tables
+from . import on_device, tables
+from .on_device import DEVICES
 from .output import (
     EXISTING,
     FILE,
@@ -24,31 +25,37 @@ from .output import (
     write_json,
 )
 from .parameters import AXIS_LIST, DTYPE_LIST, OP, SHAPE_LIST, THREADS, ListOf
+from .records import RecordOptions, choices_of
 
 EPILOG = """
 \b
 Examples:
-  pullback bench                                  all ops, f32: about a minute
+  pullback bench                                  all ops, f32: some minutes
   pullback bench softmax cumsum --dtypes f32,bf16 --shapes 4096x4096 --axes -1
-  pullback bench --full --json now.json --html now.html --plot now.png
+  pullback bench --full --json now.json           hours; Ctrl-C, and again to continue
+  pullback bench --from now.json --html now.html --plot now.png
   pullback bench --compare before.json
+  pullback bench cumprod --exclusive --resets --peers jax,torch
   pullback bench cumprod --scaling
   pullback bench --frontends
+  pullback bench --device cuda --peers torch,compile,liger,flaggems
 """
 
-PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
+# Where a full run is saved that names no file.
+FULL_REPORT = "pullback-bench.json"
+PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "liger", "flaggems", "none"))
 
 
-@click.command("bench", epilog=EPILOG)
+@click.command("bench", cls=RecordOptions, epilog=EPILOG)
 @click.argument("ops", nargs=-1, type=OP)
 @click.option(
-    "--quick", "mode", flag_value="quick", default=True, help="About a minute (the default)."
+    "--quick", "mode", flag_value="quick", default=True, help="Some minutes (the default)."
 )
 @click.option(
     "--full",
     "mode",
     flag_value="full",
-    help="All shapes and peers, all dtypes on 4096x4096: half an hour.",
+    help="All shapes and peers: hours. Saved case by case; the same command continues.",
 )
 @click.option("--direction", type=click.Choice(b.DIRECTIONS), default="backward", show_default=True)
 @click.option("--dtypes", type=DTYPE_LIST, help="Such as f32,bf16.")
@@ -58,9 +65,12 @@ PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "none"))
 @click.option("--peers", type=PEER_LIST, help=f"From {', '.join(b.PEERS)}; or none, or all.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Samples per contender.")
 @click.option("--stat", type=click.Choice(["min", "median"]), default="min", show_default=True)
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True,
+              help="Where the kernels run; on a GPU a line is printed for each case.")  # fmt: skip
 @click.option("--scaling", is_flag=True, help="Time against size, zeros and threads instead.")
 @click.option("--frontends", is_flag=True, help="Forward and backward in torch and JAX instead.")
 @click.option("--json", "json_file", type=FILE, help="Write the report to a file (- for stdout).")
+@click.option("--from", "from_file", type=EXISTING, help="Show a saved report, measure nothing.")
 @click.option("--plot", "plot_file", type=FILE, help="Draw bars into a PNG file.")
 @click.option("--html", "html_file", type=FILE, help="Write one page that needs no network.")
 @click.option("--compare", "old_file", type=EXISTING, help="What changed since that JSON report.")
@@ -75,19 +85,25 @@ def command(
     peers: tuple[str, ...] | None,
     rounds: int | None,
     stat: str,
+    device: str,
     scaling: bool,
     frontends: bool,
     json_file: Path | None,
+    from_file: Path | None,
     plot_file: Path | None,
     html_file: Path | None,
     old_file: Path | None,
+    **choices: Any,
 ) -> None:
     """Time ops beside a copy of the same bytes and beside other libraries.
 
     Every case is checked first; a wrong result gets no time. A peer's ratio is its time over that
-    of plan.run into the caller's buffer: above 1, pullback is faster.
+    of plan.run into the caller's buffer: 2x means that pullback takes half the time. What chooses
+    another form of an op, such as --exclusive or --resets, is timed for those ops that have it.
     """
     given = {
+        "--scaling": scaling,
+        "--threads": threads,
         "--dtypes": dtypes,
         "--shapes": shapes,
         "--axes": axes,
@@ -96,21 +112,46 @@ def command(
         "--html": html_file,
         "--compare": old_file,
         "--frontends": frontends,
+        "--from": from_file,
+        "a choice of an op's form": any(choices.values()),
     }
+    if device != "cpu":
+        _refuse(
+            "--device cuda",
+            given,
+            ("--scaling", "--frontends", "--threads", "--plot", "--html", "--compare", "--from"),
+        )
+    if from_file:
+        measuring = {"OPS": ops, "--threads": threads, "--rounds": rounds, "--json": json_file,
+                     "--scaling": scaling}  # fmt: skip
+        shown = ("--from", "--plot", "--html", "--compare")
+        _refuse("--from", given | measuring, [n for n in (given | measuring) if n not in shown])
     if scaling:
-        _refuse("--scaling", given, ("--shapes", "--axes", "--peers", "--compare", "--frontends"))
+        unused = ("--shapes", "--axes", "--peers", "--compare", "--frontends")
+        _refuse("--scaling", given, (*unused, "a choice of an op's form"))
         if dtypes and len(dtypes) > 1:
             raise click.ClickException("--scaling: one of the dtypes at a time")
     elif frontends:
-        _refuse("--frontends", given, [n for n in given if n not in ("--shapes", "--frontends")])
+        _refuse(
+            "--frontends",
+            given,
+            [n for n in given if n not in ("--shapes", "--frontends", "--threads")],
+        )
     for path in (json_file, plot_file, html_file):
         ensure_writable(path)
     if plot_file:
         require()
     old = _old_report(old_file) if old_file else None
+    stat_key = "ms" if stat == "min" else "median_ms"
+    if from_file:
+        _show(_old_report(from_file), stat_key, None, plot_file, html_file, old)
+        return
     if any(0 in shape for shape in shapes or ()):
         raise click.ClickException("--shapes: a shape without elements has nothing to time")
     chosen = b.named_ops(ops, direction) if ops else b.default_ops(direction)
+    if device != "cpu":
+        on_device.bench(chosen, dtypes or (), shapes or (), axes or (), peers, json_file)
+        return
     settings = _settings(mode, threads, peers, rounds)
     if scaling:
         _scaling(chosen, dtypes, mode, settings, json_file, plot_file, html_file)
@@ -119,20 +160,50 @@ def command(
         _frontends(chosen, shapes, settings, json_file)
         return
     grid = b.QUICK if mode == "quick" else b.FULL
-    cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or ()))
+    picked = choices_of(chosen, choices)
+    cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or (), picked))
     if not cases:
         raise click.ClickException("nothing to run: no op fits these shapes and axes")
+    if mode == "full" and json_file is None:
+        json_file = Path(FULL_REPORT)
+        ensure_writable(json_file)
+    saved = None if json_file is None or str(json_file) == "-" else json_file
+    kept = b.Kept(saved, b.heading(settings), write_json)
+    if kept.resumed:
+        click.echo(f"{saved}: {kept.resumed} cases are there, measuring the others", err=True)
+    load = [b.busy_share()]
+    todo = [c for c in cases if c.key not in kept.done]
     with steps(len(cases)) as (progress, task):
+        progress.advance(task, len(cases) - len(todo))
 
         def advance(case: b.Case, record: dict[str, Any] | None) -> None:
             if record is None:
                 progress.update(task, description=" ".join(case.key))
             else:
+                kept.add(record)
                 progress.advance(task)
 
-        report = _run(cases, settings, mode, advance)
-    stat_key = "ms" if stat == "min" else "median_ms"
+        try:
+            _run(todo, settings, mode, advance)
+        except KeyboardInterrupt:
+            again = f"; the same command continues, {saved} has them" if saved else ""
+            done = f"stopped after {len(kept.cells)} of {len(cases)} cases{again}"
+            raise click.ClickException(done) from None
+    load.append(b.busy_share())
+    _show(kept.report() | {"load": load}, stat_key, json_file, plot_file, html_file, old)
+
+
+def _show(
+    report: dict[str, Any],
+    stat_key: str,
+    json_file: Path | None,
+    plot_file: Path | None,
+    html_file: Path | None,
+    old: dict[str, Any] | None,
+) -> None:
+    """Write what is asked for, and the tables."""
     report["summary"] = b.summarise(report["cells"], stat_key)
+    report["warnings"] = b.warnings(report.get("load", ()), report["summary"]["noise"])
     if json_file:
         write_json(json_file, report)
     if plot_file:
@@ -168,17 +239,16 @@ def _old_report(path: Path) -> dict[str, Any]:
     return dict(old)
 
 
-def _run(cases: list[b.Case], settings: b.Settings, mode: str, advance: Any) -> dict[str, Any]:
+def _run(cases: list[b.Case], settings: b.Settings, mode: str, advance: Any) -> None:
     """All cases; in a full run torch.compile, which takes seconds a case, on the first shape."""
     if mode == "quick" or "compile" not in settings.peers:
-        return b.run(cases, settings, advance)
+        b.run(cases, settings, advance)
+        return
     first = [c for c in cases if c.element == "f32" and c.shape == b.FULL.shapes[0][0]]
-    report = b.run(first, settings, advance)
+    b.run(first, settings, advance)
     others = tuple(p for p in settings.peers if p != "compile")
-    more = b.run(
-        [c for c in cases if c not in first], dataclasses.replace(settings, peers=others), advance
-    )
-    return report | {"cells": report["cells"] + more["cells"]}
+    rest = [c for c in cases if c not in first]
+    b.run(rest, dataclasses.replace(settings, peers=others), advance)
 
 
 def _settings(

@@ -11,7 +11,8 @@ import click
 from ...core.catalog import catalog
 from ...core.elements import FLOATS
 from ..bench import named_ops
-from . import tables
+from . import on_device, tables
+from .on_device import DEVICES
 from .output import FILE, console, ensure_writable, steps, write_atomically, write_json
 from .parameters import DTYPE_LIST, OP
 
@@ -21,6 +22,7 @@ Examples:
   pullback check                         every op and dtype: some minutes
   pullback check softmax cumprod --dtypes f32,bf16
   pullback check --json check.json --html check.html
+  pullback check --device cuda           the kernels of the GPU that is here
 
 The exit code is 0 if all pass and 1 if any fails.
 """
@@ -32,6 +34,8 @@ The exit code is 0 if all pass and 1 if any fails.
 @click.option("--direction", type=click.Choice(["backward", "forward", "both"]), default="both",
               show_default=True)  # fmt: skip
 @click.option("--torch/--no-torch", "with_torch", default=None, help="Measure torch's errors too.")
+@click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True,
+              help="Where the kernels run.")  # fmt: skip
 @click.option("--long", "long", is_flag=True, help="One line for each op and dtype.")
 @click.option("--json", "json_file", type=FILE, help="Write the report to a file (- for stdout).")
 @click.option("--html", "html_file", type=FILE, help="Write one page that needs no network.")
@@ -40,6 +44,7 @@ def command(
     dtypes: tuple[str, ...],
     direction: str,
     with_torch: bool | None,
+    device: str,
     long: bool,
     json_file: Path | None,
     html_file: Path | None,
@@ -47,7 +52,8 @@ def command(
     """Certify this installation on this machine.
 
     Each of OPS is compared with an oracle written from definitions in high precision, and its bytes
-    with those of other memory layouts and thread counts. Errors are in units in the last place.
+    with those of other memory layouts and thread counts; on a GPU with those of other runs,
+    addresses and streams, and of a CUDA graph. Errors are in units in the last place.
     """
     from ..check import certify
 
@@ -58,6 +64,11 @@ def command(
     chosen = named_ops(ops, direction) if ops else [
         op for op in catalog() if direction in ("both", op.direction)
     ]  # fmt: skip
+    if device != "cpu":
+        if html_file or with_torch or long:
+            raise click.ClickException("--device cuda does not go with --html, --torch and --long")
+        on_device.check(chosen, dtypes, json_file)
+        return
     total = sum(d in op.dtypes for op in chosen for d in dtypes)
     with steps(total) as (progress, task):
 

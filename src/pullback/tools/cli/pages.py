@@ -9,7 +9,7 @@ from typing import Any
 
 from ..bench import compare, figures
 from ..bench.plot import COLOURS, shares
-from .tables import machine_line, number, percent, ulp
+from .tables import each_precision, machine_line, number, percent, ulp
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2530; --soft: #5f6b7a; --line: #dfe4ea;
@@ -196,8 +196,8 @@ def bench_page(report: Mapping[str, Any], stat: str, old: Mapping[str, Any] | No
     parts += [
         "<h2>Every case</h2>",
         '<p class="soft">ms: plan.run into the caller\'s buffer; call: the function that allocates '
-        "its result. The ratio of a peer is its time over that of plan.run; below 1 it is "
-        "faster.</p>",
+        "its result. The ratio of a peer is its time over that of plan.run: 2x means that "
+        "pullback takes half the time.</p>",
         table(
             ["op", "dtype", "shape", "axis", "ms", "call ms", "GB/s", "of copy", *peers],
             [_bench_row(cell, stat, peers) for cell in report["cells"]],
@@ -302,7 +302,8 @@ def check_page(report: Mapping[str, Any]) -> str:
         '<p class="soft">Against an oracle written from definitions, computed with at least 640 '
         "bits. A correctly rounded result is within 0.5; the scale is logarithmic. Where terms "
         "cancel, any result loses digits relative to its own size: what is allowed there follows "
-        "from the size of the terms.</p>",
+        "from the size of the terms. The precision is the default, fast; tight stands below where "
+        "it differs.</p>",
     ]
     for dtype in dict.fromkeys(r["dtype"] for r in results):
         rows = {r["op"]: _ulps(r) for r in results if r["dtype"] == dtype}
@@ -315,7 +316,7 @@ def check_page(report: Mapping[str, Any]) -> str:
         '<p class="soft">Same bytes: of memory layouts (Fortran order, sliced, negative strides, '
         "unaligned, first axis, reversed scans, in place), of the function and of 2, 3 and 8 "
         "threads, how many give the bytes of a C-ordered plan on one thread.</p>",
-        table(columns, [_check_row(r, theirs) for r in results]),
+        table(columns, [_check_row(r, theirs) for r in each_precision(results)]),
     ]
     return page("pullback check", subtitle, parts)
 

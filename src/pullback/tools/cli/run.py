@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -184,12 +183,8 @@ def command(op: str, **given: Any) -> None:
 
 
 def _interrupted(interrupt: Interrupted) -> NoReturn:
-    """Say what is left, and leave; at once if a kernel runs on, whose code an exit would free."""
-    try:
-        fail(f"interrupted; {interrupt}", 130)
-    finally:
-        if interrupt.still_running:
-            os._exit(130)
+    """Say what is left, and leave."""
+    fail(f"interrupted; {interrupt}", 130)
 
 
 OWN = ("out", "shape", "dtype", "memory", "threads", "resume", "force")

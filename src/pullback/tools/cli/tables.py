@@ -89,6 +89,8 @@ def bench(report: Mapping[str, Any], stat: str, out: Console) -> Iterator[Render
     yield made
     yield ""
     yield from _bench_summary(report["summary"], peers)
+    for warning in report.get("warnings", ()):
+        yield Text(f"WARNING {warning}", style="bold red")
     for cell in cells:
         if not cell.get("check", {}).get("ok", True):
             yield Text(f"WRONG {cell['op']}: {cell['check']['reason']}", style="red")
@@ -129,8 +131,17 @@ def _bench_summary(summary: Mapping[str, Any], peers: Sequence[str]) -> Iterator
         means.append(f"{called}x as a call that allocates")
     cases = f"{summary['cases']} case{'s' * (summary['cases'] != 1)}"
     yield f"geometric means over {cases}: {', '.join(means)}"
+    if len(summary.get("by_size", {})) > 1:
+        parts = (f"{number(mean, 2)}x {where}" for where, mean in summary["by_size"].items())
+        yield f"against the fastest peer: {', '.join(parts)}"
+    if peers:
+        yield "2x means that pullback takes half the time"
+    if summary.get("noise"):
+        middle, worst = summary["noise"]
+        yield f"noise: {percent(middle)} in the middle, {percent(worst)} at worst"
     for what, names in (
         ("slower than a peer", summary["lost"]),
+        ("slower than a peer by less than the noise", summary.get("close", ())),
         ("wrong, not timed", summary["failed"]),
         ("skipped for lack of memory", summary["skipped"]),
     ):
@@ -370,7 +381,16 @@ def _checks_short(results: Sequence[Mapping[str, Any]], theirs: bool, gap: int) 
     return made
 
 
+def each_precision(results: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The results, and those of the precision "tight" behind where they differ."""
+    for r in results:
+        yield r
+        if "tight" in r:
+            yield {**r, "torch_max_ulp": None, **r["tight"], "dtype": f"{r['dtype']} tight"}
+
+
 def _bytes(rows: Sequence[Mapping[str, Any]]) -> Text:
+    rows = [*rows, *(r["tight"] for r in rows if "tight" in r)]
     kinds = [{**r["layouts"], "function": r["function"], **r["threads"]} for r in rows]
     same = sum(sum(k.values()) for k in kinds)
     total = sum(len(k) for k in kinds)
@@ -386,9 +406,10 @@ def _checks_long(results: Sequence[Mapping[str, Any]], theirs: bool, gap: int) -
     """A line for each op and dtype, with the largest and the mean error."""
     numbers = ["max", "mean", *(("torch max", "mean") if theirs else ()), "bytes"]
     made = table(["op", "dtype", *numbers, "result"], numbers, gap)
-    for r in results:
+    for r in each_precision(results):
         cells = [ulp(r["max_ulp"]), ulp(r["mean_ulp"])]
         if theirs:
             cells += [ulp(r.get("torch_max_ulp")), ulp(r.get("torch_mean_ulp"))]
-        made.add_row(r["op"], r["dtype"], *cells, _bytes([r]), _verdict([r]))
+        alone = {k: v for k, v in r.items() if k != "tight"}
+        made.add_row(r["op"], r["dtype"], *cells, _bytes([alone]), _verdict([r]))
     return made

@@ -2,7 +2,7 @@
 
 Files are cut into blocks along the axes that the op leaves independent; a block is read, computed
 and written, so that the memory this process occupies stays below a limit. Where a single row is
-larger than the limit, the kernel walks the mapped files itself and sees them through windows.
+larger than the limit, it is cut along the op's axis, and states go on from piece to piece.
 
 The output appears under its name only when it is whole; what an interrupted run had finished waits
 in a partial file beside it, with a note of what it was and checksums of what it wrote.

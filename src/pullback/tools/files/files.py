@@ -79,8 +79,8 @@ class Stored:
     """An array in an open file.
 
     Its elements are read and written with calls that report an error. ``array`` lies on a map of
-    the file, since its address tells where a part of it lies in the file; touching it could end in
-    a signal, if another process cuts the file, and is for the kernels that walk windows.
+    the file, since its address tells where a part of it lies in the file; nobody touches it, which
+    could end in a signal if another process cuts the file.
 
     Attributes
     ----------

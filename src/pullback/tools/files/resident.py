@@ -1,17 +1,11 @@
-"""The memory this process occupies, and how pages of mapped files are handed back.
-
-Pages of a shared file map are handed back with MADV_DONTNEED: they leave the process, not the file.
-"""
+"""The memory this process occupies."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 PAGE = mmap.PAGESIZE
-_DONTNEED = getattr(mmap, "MADV_DONTNEED", None)
 
 
 def resident_bytes() -> int:
@@ -42,11 +36,3 @@ def available_bytes() -> int:
     except OSError:
         pass
     return 0
-
-
-def hand_back(maps: Iterable[mmap.mmap | None]) -> None:
-    """Hand all pages of the maps back."""
-    for held in maps:
-        if held is not None and _DONTNEED is not None:
-            with suppress(OSError, ValueError):
-                held.madvise(_DONTNEED)

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,19 +17,20 @@ import numpy as np
 from ... import __version__
 from ...core.declare import REQUIRED, Role
 from ...cpu.compile import source_digest
+from ...cut import Cut as RowCut
+from ...cut import Piece, evaluate, to_rows
 from ...errors import InvalidProblemError, PullbackError
-from ...formulas.record import RowFormula, ScanFormula
 from ...memory.view import DTYPES
 from ...threads import get_num_threads
 from ..bench.warm import warm_up
 from ..case import Case
 from . import files
-from .blocks import Cut, chunks, cut, folds, gathers, pieces, restored_cut
-from .operands import CHECKED, Operands
-from .paging import Pager, fault_handler, supported
+from .blocks import Cut, cut, folds, gathers, pieces, restored_cut
+from .long_rows import LongRows, fold_segments
+from .operands import Operands
 from .partial import Note, Progress
 from .publish import Publication
-from .resident import available_bytes, hand_back, peak_bytes, resident_bytes
+from .resident import available_bytes, peak_bytes, resident_bytes
 from .segments import SegmentCut, check_ids, cut_segments, pick_rows, restored_segments
 from .targets import note_path, uninterrupted
 
@@ -53,17 +54,7 @@ Plan = Cut | SegmentCut
 
 
 class Interrupted(KeyboardInterrupt):
-    """An interrupt, with what became of the work.
-
-    Attributes
-    ----------
-    still_running
-        Whether a kernel is left running, which would not notice for a long time.
-    """
-
-    def __init__(self, message: str, still_running: bool):
-        super().__init__(message)
-        self.still_running = still_running
+    """An interrupt, with what became of the work."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +109,6 @@ class Run:
         self.progress = progress or (lambda done, total: None)
         self.threads = job.threads or get_num_threads()
         self.room = self.taken = 0
-        self.still_running = False
         self.names = [n for n in case.outputs if n in job.outputs]
         by_role = {case.role(n): n for n in case.reads}
         self.ids = by_role.get(Role.IDS, "")
@@ -148,8 +138,8 @@ class Run:
         # The room differs from run to run, so that the same job may be cut otherwise now.
         plan = self._restored(note, earlier) if earlier else self._cut()
         if self.job.memory is not None and isinstance(plan, Cut) and not plan.fits:
-            self._prepare_windows()
-            self.room = self._room_beside(self._workspace)
+            self._prepare_pieces()
+            self.room = self._room_beside(0)
             plan = plan if earlier else self._cut()
         done = earlier or Progress(dataclasses.asdict(plan))
         resumed = len(done.blocks)
@@ -166,7 +156,7 @@ class Run:
             except KeyboardInterrupt:
                 if not self.publication.done:  # or else it comes too late
                     kept = self._keep(note, done, plan, "the same command with --resume")
-                    raise Interrupted(kept, self.still_running) from None
+                    raise Interrupted(kept) from None
             except OSError as error:
                 kept = self._keep(note, done, plan, "the same command with --resume")
                 # The user knows the name of the output, not that of the partial file.
@@ -249,10 +239,6 @@ class Run:
         """A part of the ids in memory."""
         return self.operands.load(self.ids, part)
 
-    def _hand_back(self) -> None:
-        if self.job.memory is not None:
-            hand_back(stored.map for stored in self.operands.stored.values())
-
     def _room(self) -> int:
         """Bytes that operands may occupy at a time."""
         job, case = self.job, self.case
@@ -265,12 +251,16 @@ class Run:
         self.taken = resident_bytes()
         return self._room_beside(0 if self._sums_unsorted else self._workspace)
 
-    def _prepare_windows(self) -> None:
-        """Count what compiling the handler of faults takes, 74 MB the first time."""
-        if supported():
-            before = resident_bytes()
-            fault_handler()
-            self.taken += max(0, resident_bytes() - before)
+    def _prepare_pieces(self) -> None:
+        """Count what compiling the kernels of pieces takes."""
+        case = self.case.but(shape=_small(self.case))
+        if case.is_segmented or 0 in case.shape:
+            return
+        before = resident_bytes()
+        tiny = {n: np.zeros(case.shape_of(n), case.dtype_of(n)) for n in case.reads}
+        rows = {n: to_rows(case.problem, n, a) for n, a in tiny.items()}
+        evaluate(RowCut(case.problem), [Piece(rows, length=case.extent)])
+        self.taken += max(0, resident_bytes() - before)
 
     @property
     def _workspace(self) -> int:
@@ -317,8 +307,7 @@ class Run:
             return made
         if math.prod(made.block) * each <= self.room:
             return dataclasses.replace(made, fits=True)
-        # Through windows, a kernel that walks narrow columns would open each window again for every
-        # walk along every few columns: a softmax of 768 MB took minutes, copied it takes seconds.
+        # Narrow columns that fit are read once, pieces of wide ones once for every sweep.
         narrow = cut(case, strides, each, int(budget * (1 - PICKING_SHARE)), narrowest=1)
         return narrow if narrow.fits else made
 
@@ -414,7 +403,7 @@ class Run:
             return Step(size, parts, partial(self._run_block, lengths, block, parts))
         if self.gathers:
             return Step(size, parts, partial(self._run_gather, block, parts))
-        return Step(size, parts, partial(self._run_windows, lengths, block, parts, size))
+        return Step(size, parts, partial(self._run_pieces, lengths, block, parts, size))
 
     def _run_block(self, lengths: tuple[int, ...], block: Arrays, parts: Arrays, moved: int) -> int:
         """Run a block on copies of its operands."""
@@ -437,90 +426,73 @@ class Run:
         return self.operands.save(parts, results)
 
     def _run_long_segment(self, segments: slice, count: int, parts: Arrays, moved: int) -> int:
-        """Sum a segment whose rows do not fit: all other rows are dropped, and none is copied."""
-        ids = self.arrays[self.ids]
-        near = np.full(ids.shape, -1, np.int32)
-        at = 0
-        for chunk in chunks(ids, CHECKED):
-            near[at : at + chunk.size][self._load_ids(chunk) == segments.start] = 0
-            at += chunk.size
-        plan = self.case.but(segments=1, out_of_range="drop").plan(self.threads)
-        self._prepare_windows()
-        room = self._room_beside(near.nbytes + plan.workspace_size)
+        """Fold a segment whose rows do not fit, as they come."""
+        values, ids = self.arrays[self.table], self.arrays[self.ids]
+        step = max(1, int(self.room * PICKING_SHARE) // max(1, self._row_bytes))
+
+        def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            seen = 0
+            for start in range(0, ids.shape[0], step):
+                near = self._load_ids(ids[start : start + step])
+                places = np.flatnonzero(near == segments.start)
+                if places.size:
+                    table = self.operands.load(self.table, values[start : start + step])
+                    yield np.take(table, places, axis=0), np.zeros(places.size, np.int64)
+                seen += places.size
+            if seen != count:
+                raise InvalidProblemError("ids: were changed during the run")
+
+        case = self.case.but(shape=(count, self.case.shape[1]), segments=1)
+        found = fold_segments(case, chunks, self.table, self.ids, _in_thread)
         results = self.operands.buffers(parts)
-        operands = {self.table: self.arrays[self.table], self.ids: near, **results}
-        self._through_windows(lambda: plan.run(**operands), [self.table], room)
+        for name, result in results.items():
+            result[...] = found[name]
         return self.operands.save(parts, results)
 
     def _run_gather(self, block: Arrays, parts: Arrays, moved: int) -> int:
-        """Gather a block of rows in the order of their ids, from a table seen through windows."""
-        near = self._load_ids(block[self.ids])
+        """Gather a block of rows in the order of their ids, from parts of a table."""
+        near, table = self._load_ids(block[self.ids]), block[self.table]
         order = np.argsort(near, kind="stable")
         ids = near[order]
         results = self.operands.buffers(parts)
-        (output,) = results
-        found = np.empty_like(results[output])
-        plan = self.case.but(shape=(ids.shape[0], self.case.shape[1])).plan(self.threads)
-        operands = {self.table: block[self.table], self.ids: ids, output: found}
-        self._through_windows(lambda: plan.run(**operands), [self.table], self.room // 2)
-        results[output][order] = found
+        (result,) = results.values()
+        found = np.zeros_like(result)
+        step = max(1, self.room // 4 // max(1, self._row_bytes))
+        at, end = np.searchsorted(ids, [0, table.shape[0]]).tolist()
+        while at < end:
+            low = int(ids[at])
+            stop = at + int(np.searchsorted(ids[at:end], low + step))
+            rows = self.operands.load(self.table, table[low : int(ids[stop - 1]) + 1])
+            # With "raise" NumPy would fill a copy first.
+            np.take(rows, ids[at:stop] - low, axis=0, out=found[at:stop], mode="clip")
+            at = stop
+        result[order] = found
         return self.operands.save(parts, results)
 
-    def _run_windows(
+    def _run_pieces(
         self, lengths: tuple[int, ...], block: Arrays, parts: Arrays, size: int, moved: int
     ) -> int:
-        """Run a block that does not fit on the maps of the files, seen through windows."""
-        plan = self.case.but(shape=lengths).plan(self.threads)
-        passes = _passes(self.case)
+        """Run a block that does not fit, in pieces along the axis."""
 
-        def tell(touched: int) -> None:
-            walked = touched // passes
+        def tell(walked: int) -> None:
             self.progress(moved + min(walked, int(size * 0.99)), self.total)
 
-        operands = block | parts
-        self._through_windows(lambda: plan.run(**operands), self.operands.stored, self.room, tell)
+        case = self.case.but(shape=lengths)
+        LongRows(self.operands, case, block, parts, self.room, _in_thread, tell).go()
         return self.operands.checksum(parts)
 
-    def _through_windows(
-        self,
-        call: Callable[[], Any],
-        names: Iterable[str],
-        room: int,
-        tell: Callable[[int], None] = lambda touched: None,
-    ) -> None:
-        """Run a kernel on maps of which only so much is open at a time, where that can be done."""
-        maps = [(self.operands.stored[n].map, n in self.names) for n in names]
-        pager = Pager([(m, written) for m, written in maps if m is not None], room)
-        windows: AbstractContextManager[Any] = pager if supported() else nullcontext()
 
-        def walk() -> None:
-            # Windows are closed by the thread that needs them: it may outlive an interrupt.
-            with windows:
-                call()
+def _in_thread(call: Callable[[], Any]) -> Any:
+    """Run beside this thread, which an interrupt reaches at once; gives the result.
 
-        try:
-            _in_thread(walk, lambda: tell(pager.touched), wait=False)
-        except KeyboardInterrupt:
-            self.still_running = True
-            raise
-        self._hand_back()
-        if pager.lost:
-            self.operands.check_inputs()
-            raise InvalidProblemError("a file was cut during the run")
-
-
-def _in_thread(
-    call: Callable[[], Any], tell: Callable[[], None] = lambda: None, wait: bool = True
-) -> None:
-    """Run beside this thread, which an interrupt reaches at once and which tells how far it is.
-
-    After an interrupt a kernel on a block is waited for, since that takes no longer than a moment.
+    After an interrupt a kernel is waited for, since that takes no longer than a moment.
     """
+    result: list[Any] = []
     failure: list[BaseException] = []
 
     def work() -> None:
         try:
-            call()
+            result.append(call())
         except BaseException as error:
             failure.append(error)
 
@@ -529,21 +501,12 @@ def _in_thread(
     try:
         while worker.is_alive():
             worker.join(0.1)
-            tell()
     except BaseException:
-        if wait:
-            worker.join()
+        worker.join()
         raise
     if failure:
         raise failure[0]
-
-
-def _passes(case: Case) -> int:
-    """How often a kernel walks along the axis: once for each fold, and once to write."""
-    formula = case.formula
-    if isinstance(formula, RowFormula):
-        return sum(p.monoid is not None for p in formula.passes) + (formula.apply is not None)
-    return 2 if isinstance(formula, ScanFormula) and formula.prefix else 1
+    return result[0]
 
 
 def _small(case: Case) -> tuple[int, ...]:

@@ -1,0 +1,206 @@
+"""What tasks of a graph run: the functions of the engine on chunks, by recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.declare import Role
+from ..cut import Cut, Piece, SegmentCut
+from ..cut.recipe import Recipe
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
+
+
+def _cut(recipe: Recipe) -> Cut:
+    cut = recipe.cut()
+    assert isinstance(cut, Cut)
+    return cut
+
+
+def _segments(recipe: Recipe) -> SegmentCut:
+    cut = recipe.cut()
+    assert isinstance(cut, SegmentCut)
+    return cut
+
+
+def _aligned(array: Array) -> Array:
+    """An array that kernels can read: what came over a wire may begin at any byte."""
+    return np.require(array, requirements="A")
+
+
+def _all_aligned(arrays: Sequence[Array]) -> list[Array]:
+    return [_aligned(a) for a in arrays]
+
+
+def _piece(
+    names: Sequence[str],
+    chunks: Sequence[Array],
+    start: int,
+    length: int,
+    before: Arrays | None = None,
+) -> Piece:
+    held = dict(zip(names, _all_aligned(chunks), strict=True))
+    return Piece(held, start, before or {}, length)
+
+
+def edge(recipe: Recipe, names: Sequence[str], chunks: Sequence[Array]) -> Arrays:
+    """What the next chunk in forward order must know of this one."""
+    return _cut(recipe).edge(_piece(names, chunks, 0, 0))
+
+
+def summary(
+    recipe: Recipe,
+    sweep: int,
+    names: Sequence[str],
+    chunks: Sequence[Array],
+    start: int,
+    length: int,
+    before: Arrays | None,
+    states: Sequence[Array],
+) -> Array:
+    """The states of the blocks of a chunk."""
+    piece = _piece(names, chunks, start, length, before)
+    return _cut(recipe).summary(sweep, piece, _all_aligned(states))
+
+
+def gathered(parts: Sequence[Array]) -> Array:
+    """The states of the blocks of several chunks, in order."""
+    return np.concatenate(parts, -2)
+
+
+def joined(
+    recipe: Recipe,
+    sweep: int,
+    names: Sequence[str],
+    rows: Sequence[Array],
+    blocks: Array,
+    counts: Sequence[int],
+) -> list[Array]:
+    """The states in front of every chunk in the sweep's order, and that behind them all.
+
+    ``counts`` says how many blocks each chunk has. Of a sweep whose total alone is asked for there
+    is nothing else.
+    """
+    cut, held = _cut(recipe), dict(zip(names, _all_aligned(rows), strict=True))
+    blocks = _aligned(blocks)
+    cut.check_rows(held)
+    state = cut.begin(sweep, blocks.shape[:-2], held)
+    if cut.sweeps[sweep].whole:
+        return [cut.combine(sweep, state, blocks)]
+    found, at = [state], 0
+    for count in counts:
+        state = cut.combine(sweep, state, blocks[..., at : at + count, :])
+        found.append(state)
+        at += count
+    return found
+
+
+def applied(
+    recipe: Recipe,
+    names: Sequence[str],
+    chunks: Sequence[Array],
+    start: int,
+    length: int,
+    before: Arrays | None,
+    states: Sequence[Array],
+) -> Arrays:
+    """The results of a chunk."""
+    cut, piece = _cut(recipe), _piece(names, chunks, start, length, before)
+    cut.check_rows({o.name: piece.operands[o.name] for o in cut.problem.positions})
+    return cut.apply(piece, _all_aligned(states))
+
+
+def finished(
+    recipe: Recipe, names: Sequence[str], rows: Sequence[Array], states: Sequence[Array]
+) -> Arrays:
+    """The results with one element for each row."""
+    held = dict(zip(names, _all_aligned(rows), strict=True))
+    return _cut(recipe).finish(_all_aligned(states), held)
+
+
+# Segments: tables of any rank are (rows, columns) here.
+
+
+def _tables(recipe: Recipe, names: Sequence[str], chunks: Sequence[Array]) -> list[Array]:
+    op = recipe.problem().op
+    flat = []
+    for name, chunk in zip(names, _all_aligned(chunks), strict=True):
+        is_table = op.operand(name).role in (Role.ELEMENT, Role.ROW)
+        flat.append(chunk.reshape(len(chunk), -1) if is_table else chunk)
+    return flat
+
+
+def begun(recipe: Recipe, sweep: int, columns: int) -> Array:
+    """The states of segments in front of all rows."""
+    return _segments(recipe).begin(sweep, columns)
+
+
+def folded(
+    recipe: Recipe,
+    sweep: int,
+    names: Sequence[str],
+    chunks: Sequence[Array],
+    start: int,
+    length: int,
+    last: Array | None,
+    states: Sequence[Array],
+    carry: Array,
+    front: Array | None,
+) -> Array:
+    """The states of segments behind a chunk; ``last`` is the id in front of it."""
+    cut = _segments(recipe)
+    before = {} if last is None else {cut.problem.cut_by.name: last}
+    piece = _piece(names, _tables(recipe, names, chunks), start, length, before)
+    front = None if front is None else _aligned(front)
+    return cut.fold(sweep, piece, _all_aligned(states), _aligned(carry), front)
+
+
+def last_id(ids: Array) -> Array:
+    """The id of a chunk's last row."""
+    return ids[-1]
+
+
+def applied_to_rows(
+    recipe: Recipe,
+    names: Sequence[str],
+    chunks: Sequence[Array],
+    start: int,
+    length: int,
+    rest: tuple[int, ...],
+    states: Sequence[Array],
+    front: Array | None,
+) -> Arrays:
+    """The results of a chunk of rows."""
+    piece = _piece(names, _tables(recipe, names, chunks), start, length)
+    front = None if front is None else _aligned(front)
+    found = _segments(recipe).apply(piece, _all_aligned(states), front)
+    return {n: a.reshape(length, *rest) for n, a in found.items()}
+
+
+def finished_segments(
+    recipe: Recipe,
+    names: Sequence[str],
+    rows: Sequence[Array],
+    rest: tuple[int, ...],
+    states: Sequence[Array],
+) -> Arrays:
+    """The results with a row for each segment."""
+    held = dict(zip(names, _tables(recipe, names, rows), strict=True))
+    found = _segments(recipe).finish(_all_aligned(states), held)
+    return {n: a.reshape(len(a), *rest) for n, a in found.items()}
+
+
+def called(op: str, names: Sequence[str], chunks: Sequence[Array], parameters: Any) -> Arrays:
+    """An elementwise op on chunks of one shape."""
+    from ..api.functions import FUNCTIONS
+    from ..core.catalog import OPS
+
+    held = dict(zip(names, _all_aligned(chunks), strict=True))
+    result = FUNCTIONS[op](**held, **dict(parameters))
+    several = result if isinstance(result, tuple) else (result,)
+    outputs = OPS[op].outputs
+    return dict(zip(outputs, several, strict=False))

@@ -1,0 +1,1 @@
+"""``pullback check`` and ``pullback bench`` on a GPU."""
