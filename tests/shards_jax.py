@@ -23,7 +23,8 @@ from jax.sharding import PartitionSpec as P
 import pullback as pb
 import pullback.jax as pj
 from pullback.core.catalog import OPS
-from pullback.core.declare import Op, Role, Type
+from pullback.core.declare import Op, Role
+from pullback.core.pair import pair_of
 from pullback.jax.conventions import NAMES
 from pullback.tools.case import Case
 from pullback.tools.operands import make_operands
@@ -52,8 +53,10 @@ class Call:
                 self.arrays[name] = array.astype(np.float32)
         given = {NAMES.get(n, n): v for n, v in self.case.arguments.items()}
         self.keywords = {n: v for n, v in given.items() if n != "out"}
-        numbers = (Type.ELEMENT, Type.STATE)
-        self.floats = [n for n in self.arrays if op.operand(n).type in numbers]
+        # What kernels give gradients of, and by; the rest is ordinary JAX code.
+        kind = pair_of(op.kind)
+        self.floats = [n for n in self.arrays if n in kind.gradients]
+        self.by = [n in kind.cotangents.values() for n in self.case.outputs]
 
     def __call__(self, arrays: dict[str, Any], **more: Any) -> list[Any]:
         rest = {NAMES.get(n, n): a for n, a in arrays.items() if n not in self.floats}
@@ -61,10 +64,14 @@ class Call:
 
         def run(*floats: Any) -> Any:
             named = {NAMES.get(n, n): a for n, a in zip(self.floats, floats, strict=True)}
-            return function(**named, **rest, **self.keywords, **more)
+            found = jax.tree.leaves(function(**named, **rest, **self.keywords, **more))
+            sides = zip(found, self.by, strict=True)
+            return [r for r, is_by in sides if is_by], found
 
-        results, back = jax.vjp(run, *(arrays[n] for n in self.floats))
-        return [*jax.tree.leaves(results), *back(results)]
+        if not any(self.by):
+            return run(*(arrays[n] for n in self.floats))[1]
+        results, back, found = jax.vjp(run, *(arrays[n] for n in self.floats), has_aux=True)
+        return [*found, *back(results)]
 
     def specs(self, along_axis: bool) -> dict[str, Any]:
         """Where operands lie: cut along the op's axis, or along another dimension."""

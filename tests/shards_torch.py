@@ -12,6 +12,8 @@ import sys
 import traceback
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -33,6 +35,12 @@ from pullback.torch.shards import give_rules
 WORLD = 4
 # Longer than a block of four shards, and not a multiple of one.
 SCAN, ROW = 2500, 9000
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -62,7 +70,7 @@ class Call:
         self.case = Case.of(op, element, shape, tuple(form.given), **how)
         operands = make_operands(self.case)
         self.arrays = operands
-        self.tensors = [torch.as_tensor(operands[o.name]) for o in form.reads]
+        self.tensors = [tensor_of(operands[o.name]) for o in form.reads]
         told = {"shape": shape, "num_inputs": shape[0], "num_segments": self.case.segments}
         values = {
             p.name: told[p.name] if p.name in told else self.case.parameters.get(p.name, p.default)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import ml_dtypes
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..errors import UnsupportedError
 from . import handler
@@ -50,10 +51,18 @@ def call(name: str, says: dict[str, Any], results: list[Any], *operands: Any) ->
     Shapes and types of them are given.
     """
     _register()
-    varying = getattr(jax.typeof(operands[0]), "manual_axis_type", None)
+    kind = jax.typeof(operands[0])
+    varying = getattr(kind, "manual_axis_type", None)
     if varying is not None and not varying.empty:
+        mesh = kind.sharding.mesh
         results = [
-            jax.ShapeDtypeStruct(r.shape, r.dtype, manual_axis_type=varying) for r in results
+            jax.ShapeDtypeStruct(
+                r.shape,
+                r.dtype,
+                sharding=NamedSharding(mesh, PartitionSpec(*[None] * len(r.shape))),
+                manual_axis_type=varying,
+            )
+            for r in results
         ]
     text = json.dumps({"function": name, **says}).encode()
     made: list[Any] = jax_ffi().ffi_call(TARGET, results)(

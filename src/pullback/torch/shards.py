@@ -88,9 +88,11 @@ def gathered(own: Tensor, mesh: Any, levels: Sequence[_Level]) -> Tensor:
     """What all processes along some mesh dimensions have, in their order."""
     from torch.distributed import _functional_collectives as collectives
 
+    # torch before 2.13 calls it otherwise.
+    gather = getattr(collectives, "all_gather_single", None) or collectives.all_gather_tensor
     found = own[None].contiguous()
     for level in reversed(levels):
-        found = collectives.all_gather_tensor(found, 0, (mesh, level.dim))
+        found = gather(found, 0, (mesh, level.dim))
         found = found.wait() if hasattr(found, "wait") else found
     return found
 
@@ -216,6 +218,9 @@ class _Call:
                 mine = place_of(levels)
                 shape[d] = bounds[mine + 1] - bounds[mine]
             params = self.form.with_values(params, shape=tuple(shape))
+        empty = self.form.empty(params, *local)
+        if not any(t.numel() for t in empty):
+            return empty
         return as_tuple(self.op(*local, *params))
 
     def _run_cut(self, mesh_dims: Sequence[int], local: Sequence[Tensor]) -> Sequence[Tensor]:
