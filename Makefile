@@ -1,23 +1,30 @@
-# `make` lists the targets. They make their own environments, .venv-test and .venv-bench.
+# `make` lists the targets. They make their own environments: .venv-test, .venv-bench and .venv-docs.
 
 PYTHON ?= python3
+DOCS := .venv-docs/bin
 TEST := .venv-test/bin
 BENCH := .venv-bench/bin
 PIP := -m pip --disable-pip-version-check install -qq
 # Installed by itself and first: left to choose while resolving the rest, pip may take another build.
 TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml | head -n 1)
 
-.PHONY: help test check bench lint types suite quick mutants fuzz format docs clean
+.PHONY: help test check bench lint types suite quick mutants fuzz format tables site links package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-test: lint types suite mutants ## all that must hold: lint, types, the suite, planted faults (10 minutes)
+test: lint types suite mutants ## all that must hold: lint, types, the suite, planted faults (25 minutes on two cores, kernels not kept)
 
 check: lint types quick ## what an edit is likely to break: lint, types and the quick tests (2 minutes)
 
 bench: .venv-bench/ready ## the quick benchmark beside PyTorch and JAX
 	$(BENCH)/pullback bench --quick
+
+# Nothing of the site needs torch.
+.venv-docs/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-docs
+	$(DOCS)/python $(PIP) --editable ".[docs]"
+	touch $@
 
 .venv-%/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-$*
@@ -33,6 +40,7 @@ lint: .venv-test/ready ## ruff, and whether stubs and tables are up to date
 	$(TEST)/ruff format --check .
 	$(TEST)/python tools/stubs.py --check
 	$(TEST)/python tools/ops_table.py --check
+	$(TEST)/python tools/speed_short.py --check
 
 types: .venv-test/ready ## mypy
 	$(TEST)/mypy
@@ -53,11 +61,22 @@ format: .venv-test/ready ## ruff, fixing what it can
 	$(TEST)/ruff check --fix .
 	$(TEST)/ruff format .
 
-docs: .venv-test/ready ## every generated file and table
+tables: .venv-test/ready ## every generated file and table
 	$(TEST)/python tools/stubs.py
 	$(TEST)/python tools/ops_table.py
+	$(TEST)/python tools/names_table.py
+	$(TEST)/python tools/speed_short.py
 	$(TEST)/python tools/ulp_table.py
 	$(TEST)/python tools/console.py
 
+site: .venv-docs/ready ## the documentation, into docs/_build/html; a warning fails it
+	$(DOCS)/sphinx-build -b html -W --keep-going docs docs/_build/html
+
+links: .venv-docs/ready ## whether links to other sites lead somewhere; needs a network
+	$(DOCS)/sphinx-build -b linkcheck -W --keep-going docs docs/_build/links
+
+package: ## build wheel and source distribution, install each, and run the command
+	$(PYTHON) tools/package.py
+
 clean: ## remove environments and caches of tools
-	rm -rf .venv-test .venv-bench build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv-test .venv-bench .venv-docs docs/_build docs/api build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

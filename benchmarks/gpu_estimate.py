@@ -11,7 +11,8 @@ second over the longer of the two. Latencies, barriers, bank conflicts and the s
 left out: a kernel may well be slower than this.
 
 A fold of segments loops over rows that only the ids tell; of those ops the bytes alone are counted,
-those of the sort included.
+those of the sort included. How often a pass is taken that repeats until it rests, only the data
+tell; ops with one have no estimate.
 
 A second table has the latencies. What all programs that fit on the GPU at once have asked for,
 before any of it arrives, divided by the time that takes, is a bandwidth that no schedule exceeds.
@@ -31,7 +32,7 @@ import pullback as pb
 from pullback.core.catalog import OPS
 from pullback.core.elements import ELEMENTS
 from pullback.core.problem import Problem
-from pullback.formulas.record import RowFormula
+from pullback.formulas.record import RowFormula, repeats
 from pullback.gpu.frame import default_dtype
 from pullback.gpu.launch import Launch
 from pullback.gpu.offline import TARGETS, compile_step, cuobjdump
@@ -139,8 +140,10 @@ def estimate(case: Case) -> tuple[float, str]:
 
 
 def cases(element: str) -> Iterator[tuple[str, Case]]:
-    """Every op under the name the table has for it."""
+    """Every op under the name the table has for it, but for those with passes that repeat."""
     for op in pb.catalog():
+        if repeats(op.record()):
+            continue
         if not cuts(op):
             yield op.name, Case.of(op, element, SHAPE, axis=1)
             continue

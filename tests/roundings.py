@@ -183,6 +183,8 @@ def _counted(case: Case, argument: float, tree: Any, scan: Any) -> float:
     bind = binder(argument)
     if isinstance(formula, RowFormula):
         for step in formula.passes:
+            # What a pass that is taken again gave the time before is where it starts from, any
+            # number: what it gives has the roundings of the last time alone.
             if step.monoid:
                 known |= known.fold(step.monoid, n, n if case.is_segmented else tree(n))
             if step.close:

@@ -53,6 +53,8 @@ SIGNATURES = {
     **dict.fromkeys(
         ["softmax_backward", "log_softmax_backward"], "(dy, *, y, axis=-1, where=None, out=None)"
     ),
+    **dict.fromkeys(["sparsemax", "entmax15"], "(x, axis=-1, *, out=None)"),
+    **dict.fromkeys(["sparsemax_backward", "entmax15_backward"], "(dy, *, y, axis=-1, out=None)"),
     "lerp": "(a, b, weight, *, out=None)",
     "lerp_backward": "(dy, *, weight, a=None, b=None, out=None)",
     **dict.fromkeys(

@@ -59,6 +59,16 @@ def test_initial_and_where(name):
         ours(X, initial=jnp.ones(2))
 
 
+def test_a_traced_target_that_is_no_class_gives_nan():
+    logits, target = X[:3], jnp.array([1, 2, -100])
+    run = jax.jit(lambda x, t: pj.cross_entropy(x, t, ignore_index=-100)[0])
+    assert np.isnan(run(logits, target)).tolist() == [False, True, False]
+    gradient = jax.grad(lambda x: run(x, target).sum())(logits)
+    assert np.isnan(gradient).all(1).tolist() == [False, True, False]
+    with pytest.raises(pb.InvalidProblemError, match=r"^target: expected positions"):
+        pj.cross_entropy(logits, target, ignore_index=-100)
+
+
 @pytest.mark.parametrize("name", ["mean", "var", "std", "logsumexp", "softmax", "log_softmax"])
 def test_where(name):
     """Rows with one element, several and none; what is masked holds NaN."""

@@ -8,6 +8,7 @@ import pytest
 import pullback as pb
 from cells import ELEMENTS, OPS, Fenced, cover, same_bytes
 from grid import default
+from pullback.cpu.segment_launch import tiles_of
 from quick_data import quick_operands, quick_run
 
 FORWARD, BACKWARD = OPS["segment_sum"], OPS["segment_sum_backward"]
@@ -160,3 +161,24 @@ def test_integers_of_any_width_are_widened(dtype):
     if dtype[0] == "u":
         with pytest.raises(pb.InvalidProblemError, match=r"^target: expected positions"):
             pb.cross_entropy(x, narrow, ignore_index=-1)
+
+
+@pytest.mark.parametrize("kind", ["segment_sum", "segment_mean", "segment_max", "segment_min"])
+def test_tiles_give_the_bytes_of_sorted_rows(kind):
+    """Rows in any order are folded in tiles; 37 columns are more than one of them."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((300, 37)).astype(np.float32)
+    ids = rng.integers(-1, 12, 300)
+    ids[ids == 7] = 3  # nothing is left in segment 7
+    problem = default(OPS[kind], "f32", x.shape).but(segments=11).problem
+    assert tiles_of(problem, 2).count > 1
+    order = np.argsort(ids, kind="stable")
+    how = {"num_segments": 11, "out_of_range": "drop"}
+    expected = getattr(pb, kind)(x[order], ids[order], sorted=True, **how)
+    before = pb.get_num_threads()
+    try:
+        for threads in (1, 2):
+            pb.set_num_threads(threads)
+            assert same_bytes(getattr(pb, kind)(x, ids, **how), expected)
+    finally:
+        pb.set_num_threads(before)

@@ -104,3 +104,20 @@ def test_new_memory_is_asked_for_in_large_pages():
         elif found and first == "VmFlags:":
             flags = line
     assert " hg" in flags
+
+
+def test_forms_of_an_op_are_compiled_that_nobody_called_before():
+    said = run_script("""
+        import torch
+        import pullback.torch as pt
+
+        def forms(a, b, state):
+            y = pt.linear_recurrence(a, b)
+            z, final = pt.linear_recurrence(a, b, initial=state, return_final=True)
+            return y + pt.linear_recurrence(a, b, initial=state), z, final
+
+        given = torch.rand(3, 8), torch.rand(3, 8), torch.rand(3)
+        compiled = torch.compile(forms, fullgraph=True, backend="aot_eager")(*given)
+        print(all(map(torch.equal, compiled, forms(*given))))
+    """)
+    assert said.strip() == "True"

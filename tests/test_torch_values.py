@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import ml_dtypes  # noqa: F401 - NumPy's name for bfloat16
 import numpy as np
@@ -14,6 +15,7 @@ import pullback.torch as pt
 from torch_ops import (
     CORRECTED,
     DTYPES,
+    EVERY_KIND,
     FAMILY,
     KINDS,
     SIMPLE,
@@ -331,3 +333,33 @@ def test_saved_tensors_are_watched():
         y.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         torch.autograd.grad(y.sum(), x)
+
+
+NOTHING = torch.empty(0, dtype=torch.int64)
+MORE_OPERANDS = {
+    "lerp": lambda x: (x, x, WEIGHT),
+    "linear_recurrence": lambda x: (x, x),
+    "discounted_sum": lambda x: (x, 0.5),
+    "gae": lambda x: (x, x, x),
+    "cross_entropy": lambda x: (x, NOTHING),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")  # torch's own
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_rows_of_which_there_are_none(kind):
+    """Results and gradients have their shapes, and no way leads back to itself."""
+    x = torch.zeros(0, 3, requires_grad=True)
+    more: dict[str, Any] = {"gamma": 0.9, "lam": 0.9} if kind == "gae" else {}
+    if FAMILY[kind] == "segment":
+        arguments: tuple = (x, NOTHING, 2)
+    else:
+        arguments = MORE_OPERANDS.get(kind, lambda x: (x,))(x)
+        if FAMILY[kind] in ("reduce", "scan", "softmax"):
+            arguments = (*arguments, 1)
+    found = function(kind)(*arguments, **more)
+    first = found[0] if isinstance(found, tuple) else found
+    assert first.shape[0] in (0, 2)
+    if first.requires_grad:
+        first.sum().backward()
+        assert x.grad.shape == (0, 3)

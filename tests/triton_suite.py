@@ -101,7 +101,7 @@ def to_torch(array: np.ndarray) -> torch.Tensor:
 
 def to_numpy(tensor: torch.Tensor, cell: Case) -> np.ndarray:
     tensor = tensor.cpu().contiguous()
-    if cell.element == "bf16":
+    if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(cell.dtype)
     return tensor.numpy()
 
@@ -113,8 +113,7 @@ def plan_of(cell: Case) -> Any:
 def run(cell: Case, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Run by plan into outputs that start as NaN."""
     outputs = {
-        n: torch.full(cell.shape_of(n), float("nan"), dtype=TORCH[cell.element], device=DEVICE)
-        for n in cell.outputs
+        n: to_torch(np.full(cell.shape_of(n), np.nan, cell.dtype_of(n))) for n in cell.outputs
     }
     plan = plan_of(cell)
     plan.run(**{n: to_torch(a) for n, a in given.items()}, **outputs)

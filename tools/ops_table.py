@@ -1,7 +1,8 @@
 """Write the tables of ops and calls into README.md and docs/*.md, between their markers.
 
 ``<!-- ops:begin -->`` to ``<!-- ops:end -->`` holds formulas, saves and edge rules, ``calls`` the
-signatures. A page named after a family gets the ops of that family, any other page all of them.
+signatures, ``families`` the names alone. A page named after a family gets the ops of that family,
+any other page all of them.
 
 Usage: python tools/ops_table.py [--check]
 """
@@ -57,7 +58,12 @@ def calls(families: tuple[str, ...]) -> str:
     return "\n".join(["```text", *lines, "```"])
 
 
-TABLES = {"ops": ops, "calls": calls}
+def names(families: tuple[str, ...]) -> str:
+    rows = ((family, ", ".join(f"`{kind}`" for kind in kinds(family))) for family in families)
+    return table(("family", "ops"), rows)
+
+
+TABLES = {"ops": ops, "calls": calls, "families": names}
 
 
 def filled(text: str, stem: str) -> str:

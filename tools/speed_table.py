@@ -1,4 +1,4 @@
-"""Write the speed tables of README.md from reports of ``pullback bench``.
+"""Write the tables of docs/speed.md from reports of ``pullback bench``, and their short form.
 
 They go between ``<!-- speed:begin -->`` and ``<!-- speed:end -->``. The machine is named by its CPU
 model and its number of cores. The first report is of ``pullback bench --full --json FILE``; a
@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import speed_short
 from pullback.tools.bench.summary import Figures, figures, geometric_mean, key_of, summarise
 
-README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"
 PEERS = {
     "torch": "PyTorch",
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
     if not reports:
         print(__doc__, file=sys.stderr)
         return 2
-    page = Path(pages[0]) if pages else README
+    page = Path(pages[0]) if pages else speed_short.PAGE
     text = page.read_text(encoding="utf-8")
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
@@ -172,6 +172,9 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     made = "\n\n".join(frontends(r) if "frontends" in r else speed(r) for r in reports)
     page.write_text(f"{head}{begin}\n\n{made}\n\n{end}{tail}", encoding="utf-8")
+    if page == speed_short.PAGE:
+        for path, short in speed_short.made().items():
+            path.write_text(short, encoding="utf-8")
     return 0
 
 

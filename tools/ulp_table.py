@@ -36,6 +36,7 @@ computes otherwise; and where PyTorch has the op, its largest error on the same 
 The data: rows of {SHAPE[1]} standard normal numbers, shape {SHAPE}, along the last axis; factors
 near ±1 for products; {ROWS[0]} rows of {ROWS[1]} in {SEGMENTS} segments. Saved
 outputs are rounded to the storage type, and the exact gradient is taken from them as they are.
+A state that is float64 whatever the elements are is told in units of their type.
 
 Sums, products and scans are carried in float64. With "fast", what is done to each element of
 float32, float16 and bfloat16 is done in float32 where that keeps float32 within 2 ULP; float16 and

@@ -37,7 +37,7 @@ from .memory.tensor_ref import TensorRef
 from .precision import get_precision, set_precision
 from .threads import get_num_threads, set_num_threads
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 globals().update({**FUNCTIONS, **DESCRIPTORS, **PLANS})
 

@@ -104,6 +104,8 @@ __all__ = [
     "cumsum_backward",
     "discounted_sum",
     "discounted_sum_backward",
+    "entmax15",
+    "entmax15_backward",
     "gae",
     "get_num_threads",
     "get_precision",
@@ -147,6 +149,8 @@ __all__ = [
     "set_precision",
     "softmax",
     "softmax_backward",
+    "sparsemax",
+    "sparsemax_backward",
     "std",
     "std_backward",
     "sum",
@@ -220,6 +224,8 @@ class SoftmaxKind(str, Enum):
 
     SOFTMAX = "softmax"
     LOG_SOFTMAX = "log_softmax"
+    SPARSEMAX = "sparsemax"
+    ENTMAX15 = "entmax15"
 
 @dataclass(frozen=True, init=False, eq=False)
 class ScanDescriptor(Descriptor):
@@ -1404,6 +1410,38 @@ def log_softmax_backward(
 
     Saves: y.
     Edges: y = −inf: exp(y) is 0.
+    """
+
+def sparsemax(x: _Array, axis: int = -1, *, out: _Array | None = None) -> _Array:
+    """sparsemax: y = max(x − tau, 0), tau such that Σ y = 1.
+
+    Saves: none.
+    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
+    """
+
+def sparsemax_backward(
+    dy: _Array, *, y: _Array, axis: int = -1, out: _Array | None = None
+) -> _Array:
+    """Backward of sparsemax: dx = dy − mean of dy where y > 0.
+
+    Saves: y.
+    Edges: y = 0: 0; the mean is of dy where y > 0.
+    """
+
+def entmax15(x: _Array, axis: int = -1, *, out: _Array | None = None) -> _Array:
+    """entmax15: y = max(x/2 − tau, 0)², tau such that Σ y = 1.
+
+    Saves: none.
+    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
+    """
+
+def entmax15_backward(
+    dy: _Array, *, y: _Array, axis: int = -1, out: _Array | None = None
+) -> _Array:
+    """Backward of entmax15: dx = √y·(dy − Σ √y·dy / Σ √y).
+
+    Saves: y.
+    Edges: y = 0: 0, whatever dy is there.
     """
 
 def lerp(a: _Array, b: _Array, weight: float | _Array, *, out: _Array | None = None) -> _Array:

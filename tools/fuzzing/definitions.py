@@ -301,6 +301,49 @@ def log_softmax_backward(dy: Array, y: Array) -> Rows:
     return dy - np.exp(y) * total, np.abs(dy) + np.exp(y) * magnitude
 
 
+def _projected(x: Array, power: int) -> Rows:
+    """max(x/power − tau, 0)**power, tau by halving the interval that it must lie in."""
+    if not x.shape[1]:
+        return exactly(x)
+    top = x.max(axis=1, keepdims=True)
+    with np.errstate(all="ignore"):
+        z = np.where(x == top, LONG(0), (x - top) / power)
+    low, high = np.full_like(top, -1), np.zeros_like(top)
+    for _ in range(130):
+        middle = (low + high) / 2
+        above = (np.maximum(z - middle, 0) ** power).sum(axis=1, keepdims=True) > 1
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    value = np.where(np.isnan(top) | (top == -np.inf), NAN, np.maximum(z - high, 0) ** power)
+    return value, np.ones_like(value)
+
+
+def sparsemax(x: Array) -> Rows:
+    return _projected(x, 1)
+
+
+def entmax15(x: Array) -> Rows:
+    return _projected(x, 2)
+
+
+def _on_support(dy: Array, y: Array, weights: Array) -> Rows:
+    inside = y > 0
+    s = np.where(inside, weights, 0)
+    total, magnitude = sum_(np.where(inside, s * dy, 0))
+    whole = s.sum(axis=1, keepdims=True)
+    with np.errstate(all="ignore"):
+        value = np.where(inside, s * (dy - total / whole), np.where(np.isnan(y), NAN, 0))
+        size = np.where(inside, s * (np.abs(dy) + magnitude / whole), 0)
+    return value, size
+
+
+def sparsemax_backward(dy: Array, y: Array) -> Rows:
+    return _on_support(dy, y, np.ones_like(y))
+
+
+def entmax15_backward(dy: Array, y: Array) -> Rows:
+    return _on_support(dy, y, np.sqrt(np.maximum(y, 0)))
+
+
 BY_ROWS: dict[str, Callable[..., Rows]] = {
     "cumsum": cumsum,
     "cumsum_backward": cumsum_backward,
@@ -334,6 +377,10 @@ BY_ROWS: dict[str, Callable[..., Rows]] = {
     "softmax_backward": softmax_backward,
     "log_softmax": log_softmax,
     "log_softmax_backward": log_softmax_backward,
+    "sparsemax": sparsemax,
+    "sparsemax_backward": sparsemax_backward,
+    "entmax15": entmax15,
+    "entmax15_backward": entmax15_backward,
 }
 
 

@@ -25,8 +25,8 @@ def catalog() -> tuple[Op, ...]:
     Examples
     --------
     >>> import pullback as pb
-    >>> [op.name for op in pb.catalog() if op.family == "softmax"]
-    ['softmax', 'softmax_backward', 'log_softmax', 'log_softmax_backward']
+    >>> [op.name for op in pb.catalog() if op.family == "lerp"]
+    ['lerp', 'lerp_backward']
     """
     return tuple(_OPS.values())
 

@@ -20,9 +20,13 @@ class Step(Enum):
 
     WHOLE = "whole"  # everything
     STAGE = "stage"  # of a row formula, one pass or what comes last
+    BEGIN, CLOSE = "begin", "close"  # of a pass that is taken again: before it, and every time
     TOTALS, PARTS = "totals", "parts"  # of a scan: blocks by themselves, then from what is before
     # Of a two-way scan, from both sides.
     PREFIX_TOTALS, BACK_TOTALS, BACK_PARTS = "prefix-totals", "back-totals", "back-parts"
+
+
+STAGES = (Step.STAGE, Step.BEGIN, Step.CLOSE)
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Part:
     plain: bool = False  # without scaling products, which may turn out to be needed
 
     def __str__(self) -> str:
-        stage = str(self.stage) if self.step is Step.STAGE else ""
+        stage = str(self.stage) if self.step in STAGES else ""
         return f"{'plain-' if self.plain else ''}{self.step.value}{stage}"
 
 
@@ -113,8 +117,8 @@ def _make(key: KernelKey, part: Part) -> Callable:
         singles=key.singles,
     )
     if isinstance(formula, RowFormula):
-        if part.step is Step.STAGE:
-            return make_stage_kernel(formula, element, operands, part.stage)
+        if part.step in STAGES:
+            return make_stage_kernel(formula, element, operands, part.stage, part.step)
         make_row = make_columns_kernel if schedule.columns else make_rows_kernel
         return make_row(formula, element, operands)
     if part.step in (Step.TOTALS, Step.PARTS):

@@ -23,6 +23,7 @@ from ..formulas.record import (
     is_pointwise,
     parameters,
     reads_neighbours,
+    repeats,
 )
 from . import machine
 from .codegen.single_calls import uses_singles
@@ -37,6 +38,7 @@ from .words import (
     ITEMSIZE,
     LANES,
     LINE,
+    MOVING,
     OPERANDS,
     ORIGIN,
     PARTS,
@@ -202,7 +204,7 @@ class Launch:
         self._traffic = size * (len(full) + len(written))
         tile = tiles = 0
         if layout.columns:
-            tile = _tile(formula, layout.columns, self._rows, threads)
+            tile = _tile(problem, layout.columns, self._rows, threads)
             tiles = -(-layout.columns // tile)
         cut = self._worth_cutting()
         template = self._template(tile, tiles, turned)
@@ -300,8 +302,17 @@ class Launch:
         formula, threads = self._problem.formula_in_doubles, self._threads
         blocks, parts = self._rows * self._blocks, self._rows * threads
         if isinstance(formula, RowFormula):
-            stages = [k for k, step in enumerate(formula.passes) if step.monoid]
-            phases = [self._phase(Part(Step.STAGE, k), blocks) for k in stages]
+            phases: list[Phase] = []
+            for k, step in enumerate(formula.passes):
+                fold = self._phase(Part(Step.STAGE, k), blocks, MOVING if step.again else 0)
+                if step.again:
+                    close = self._phase(Part(Step.CLOSE, k), 1, MOVING)
+                    phases += [
+                        self._phase(Part(Step.BEGIN, k), 1),
+                        *[fold, close] * step.again.most,
+                    ]
+                elif step.monoid:
+                    phases.append(fold)
             last = Part(Step.STAGE, len(formula.passes))
             return [*phases, self._phase(last, self._rows if formula.finish else blocks)]
         if not formula.prefix:
@@ -324,14 +335,17 @@ class Launch:
         program.run(addresses, owners, workspace, size)
 
 
-def _tile(formula: RowFormula | ScanFormula, columns: int, units: int, threads: int) -> int:
+def _tile(problem: Problem, columns: int, units: int, threads: int) -> int:
     """Columns per tile: as many as the cache holds, but enough tiles that every thread has some."""
-    widest = WIDEST_TILE
+    formula, widest = problem.formula, WIDEST_TILE
     if isinstance(formula, ScanFormula):
         widest = WIDEST_BOTH_WAYS if formula.prefix else WIDEST_ONE_WAY
     # A row of accumulators for each lane, one of totals, and one of what is known.
     doubles = (LANES + 2) * max((len(m.state) for m in _monoids(formula)), default=1)
     widest = min(widest, machine.here().widest(8 * doubles))
+    if repeats(formula):
+        # Elements that are read again and again should be near.
+        widest = min(widest, machine.here().widest(ITEMSIZE[problem.element] * problem.extent))
     share = -(-columns * units // (2 * threads))
     tile = max(64, min(widest, share))
     return -(-min(tile, columns) // LANES) * LANES
@@ -350,7 +364,10 @@ def _scratch(problem: Problem, rows: int, blocks: int, down_columns: bool) -> in
         return rows * (blocks * (carries + behind) + groups * carries) * 8
     if not cut:
         return 0
-    return rows * blocks * sum(len(m.state) for m in _monoids(formula)) * 8
+    kept = sum(len(m.state) for m in _monoids(formula))
+    if isinstance(formula, RowFormula):
+        kept += sum(len(step.gives) for step in formula.passes if step.again)
+    return rows * blocks * kept * 8
 
 
 def _monoids(formula: RowFormula | ScanFormula) -> list[Monoid]:

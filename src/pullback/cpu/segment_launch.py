@@ -10,13 +10,13 @@ from typing import Any
 from ..core.declare import Op, Operand, Role, Type
 from ..core.problem import Problem
 from ..errors import UnsupportedError
-from ..formulas.record import RowFormula, is_pointwise, names_read
+from ..formulas.record import RowFormula, is_pointwise, names_read, repeats
 from . import machine, pool
 from . import segment_words as segment
 from .compile import Kernel, compile_kernel
 from .data import constant_words, numbered
 from .program import WORKSPACE, Patch, Phase, Program
-from .segment_words import TILE_COLUMNS, folds_in_tiles
+from .segment_words import TILE_COLUMNS, counting_bytes, folds_in_tiles
 from .words import CONSTANTS, FRONT, ITEMSIZE, LANES, LINE
 
 # What the kernels are compiled for that only look at ids.
@@ -28,6 +28,8 @@ def record_of(problem: Problem) -> RowFormula:
     formula = problem.formula
     if not isinstance(formula, RowFormula):
         raise UnsupportedError(f"{problem.op.name}: a segment op folds rows, it does not scan them")
+    if repeats(formula):
+        raise UnsupportedError(f"{problem.op.name}: a pass over segments cannot be taken again")
     return formula
 
 
@@ -82,7 +84,8 @@ def tiles_of(problem: Problem, threads: int) -> Tiles | None:
     width = min(TILE_COLUMNS, fitting, max(line, even))
     if width < line:
         return None
-    return Tiles(width, -(-columns // width), state * width)
+    counts = counting_bytes(formula, problem.num_segments)
+    return Tiles(width, -(-columns // width), state * width + counts)
 
 
 def workspace_bytes(problem: Problem) -> int:
@@ -93,8 +96,12 @@ def workspace_bytes(problem: Problem) -> int:
     ordering = segment.sorting_bytes(problem.num_inputs, problem.num_segments)
     if tiles is None:
         return ordering
-    column = tiles.bytes_each // tiles.columns
-    return max(ordering, column * (problem.embedding_dim + TILE_COLUMNS) + LINE)
+    # Of tiles as narrow as they may be, since threads that share the caches make them so.
+    counts = counting_bytes(record_of(problem), problem.num_segments)
+    column = (tiles.bytes_each - counts) // tiles.columns
+    most = -(-problem.embedding_dim // LANES)
+    states = column * (problem.embedding_dim + TILE_COLUMNS) + most * counts
+    return max(ordering, states + LINE)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..formulas.record import RowFormula, names_read
+from .words import LINE
 
 # Words 11 to 18 hold the constants of formulas,
 # as in any other block; the extent among them is that of a segment, and put in there.
@@ -44,7 +47,14 @@ TILE_COLUMNS = 256
 
 def folds_in_tiles(formula: RowFormula, row: tuple[str, ...]) -> bool:
     """Whether rows can be folded in any order of segments: one pass, that knows a row alone."""
-    of_segment = {"extent", "index", "first"} & names_read(formula)
+    of_rows = names_read(replace(formula, finish=None)) & {"extent", "index", "first"}
     passes = formula.passes
     one_pass = len(passes) == 1 and passes[0].monoid is not None
-    return one_pass and formula.finish is not None and not row and not of_segment
+    if not one_pass or formula.finish is None or row or of_rows:
+        return False
+    return not {"index", "first"} & names_read(formula)
+
+
+def counting_bytes(formula: RowFormula, segments: int) -> int:
+    """What a tile takes to count the rows of every segment, where the formula asks for it."""
+    return -(-8 * segments // LINE) * LINE if "extent" in names_read(formula) else 0

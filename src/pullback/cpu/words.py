@@ -30,7 +30,8 @@ PARTS = 20  # parts a row is cut into, where threads share rows
 STREAMED = 21  # alignment from which outputs are written past the caches, or 0: never
 ORIGIN = 22  # index, in memory, of the position that the loops come to first
 TURN = 23  # 1, or -1 where the loops go from the last index to the first
-OPERANDS = 24  # address and column stride of each operand
+MOVING = 24  # whether a pass over rows that are cut is to be taken once more
+OPERANDS = 25  # address and column stride of each operand
 
 # Data parameters of an op are known to kernels by number, see data.py.
 MOST_DATA = 6

@@ -24,7 +24,7 @@ from ..cpu.joining import join, of_states
 from ..cpu.launch import computes_in_singles, element_of
 from ..cpu.words import BLOCK, SCAN_BLOCK
 from ..errors import InvalidProblemError
-from ..formulas.record import Formula, RowFormula, ScanFormula, names_read
+from ..formulas.record import Formula, Monoid, RowFormula, ScanFormula, names_read, repeats
 from ..memory.view import output_view, view
 from . import records
 from .records import FRONT, HALO, ORIGIN, Sweep, carried
@@ -88,13 +88,16 @@ class Cut:
         self.problem = problem
         self.formula: Formula = problem.formula_in_doubles
         self.extent = problem.extent
-        self.sweeps = records.sweeps_of(self.formula, problem.reverse)
         is_scan = isinstance(self.formula, ScanFormula)
+        self.sweeps = records.sweeps_of(self.formula, problem.reverse)
         self.block = SCAN_BLOCK if is_scan else BLOCK
+        if repeats(self.formula):
+            # How many sweeps there are only the elements tell: the whole row is a piece.
+            self.sweeps, self.block = (), max(1, problem.extent)
         self.from_end = isinstance(self.formula, ScanFormula) and (
             problem.reverse != (self.formula.against and self.formula.prefix is None)
         )
-        self.needs_grid = bool(self.sweeps)
+        self.needs_grid = bool(self.sweeps) or repeats(self.formula)
         asked = names_read(self.formula)
         self.reads = (*problem.used(Role.ELEMENT), *problem.used(Role.ROW))
         self.neighbours = tuple(o.name for o in self.reads if f"{o.symbol}_before" in asked)
@@ -320,7 +323,7 @@ class Cut:
         self._run(op, shape, arrays)
 
     @cached_property
-    def _folds(self) -> tuple[records.Monoid, ...]:
+    def _folds(self) -> tuple[Monoid, ...]:
         return tuple(of_states(s.monoid) for s in self.sweeps)
 
     def _joined(self, sweep: int, state: Array, summary: Array) -> tuple[Array, Array]:

@@ -24,7 +24,7 @@ def to_rows(problem: Problem, name: str, array: Array) -> Array:
         array = np.broadcast_to(array, np.broadcast_shapes(array.shape, (1,) * rank))
         kept = [d for d in range(rank) if d not in axes]
         shape = [array.shape[d] for d in kept]
-        return array.transpose(*kept, *axes).reshape(
+        return array.transpose(*kept, *axes).reshape(  # type: ignore[no-any-return]
             *shape, math.prod(array.shape[a] for a in axes)
         )
     if array.ndim != rank or not axes:

@@ -44,7 +44,7 @@ class Recipe:
     @classmethod
     def here(cls, *args: Any) -> Recipe:
         """A recipe with the precision that is set in this process."""
-        return cls(*args, precision=get_precision())
+        return replace(cls(*args), precision=get_precision())
 
     def problem(self) -> Problem:
         """The problem it stands for."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from ..core import parse
 from ..core.declare import Op, Operand, Parameter, Role, Text, Type
@@ -30,6 +31,10 @@ from ..formulas.record import (
 ORIGIN = "piece_origin"  # index of the first position of a piece, in memory order
 FRONT = "piece_front"  # index of the first position of the uncut row, in forward order
 HALO = "_halo"  # behind the name of an operand: what lies in front of a piece
+
+
+# Makes another formula function of one.
+Change = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -54,12 +59,12 @@ class Sweep:
     forward: bool
     whole: bool
     step: int = 0
-    start: Callable | None = None
+    start: Callable[..., Any] | None = None
 
     @property
     def identity(self) -> tuple[float, ...]:
         """The state of nothing, as kernels hold it."""
-        nowhere = float(exponent(0.0))
+        nowhere = float(exponent(0.0))  # type: ignore[no-untyped-call]
         return tuple(nowhere if v == NOWHERE else float(v) for v in self.monoid.identity)
 
 
@@ -80,7 +85,7 @@ def carried(sweep: int, monoid: Monoid) -> tuple[str, ...]:
     return tuple(f"{name}_of_{sweep}" for name in monoid.state)
 
 
-def placed(function: Callable, bools: Iterable[str]) -> Callable:
+def placed(function: Callable[..., Any], bools: Iterable[str]) -> Callable[..., Any]:
     """The same function, to which a place in a piece is one in the uncut row.
 
     ``bools`` are the operands that are conditions.
@@ -111,11 +116,11 @@ def placed(function: Callable, bools: Iterable[str]) -> Callable:
     )
 
 
-def _itself(names: Sequence[str]) -> Callable:
+def _itself(names: Sequence[str]) -> Callable[..., Any]:
     return compose("states", names, [f"return {', '.join(names)}"])
 
 
-def _given(step: Pass, sweep: int, place: Callable[[Callable], Callable]) -> Pass:
+def _given(step: Pass, sweep: int, place: Change) -> Pass:
     """A pass whose state is known: operands of the row."""
     if step.monoid is None:
         return step if step.close is None else replace(step, close=place(step.close))
@@ -126,9 +131,7 @@ def _given(step: Pass, sweep: int, place: Callable[[Callable], Callable]) -> Pas
     return Pass(close=place(renamed(step.close, **names)), gives=step.gives)
 
 
-def _passes(
-    formula: RowFormula, count: int, place: Callable[[Callable], Callable]
-) -> tuple[Pass, ...]:
+def _passes(formula: RowFormula, count: int, place: Change) -> tuple[Pass, ...]:
     """The first ``count`` passes, their states known."""
     found, sweep = [], 0
     for step in formula.passes[:count]:
@@ -141,7 +144,7 @@ def _passes(
 def summary_record(formula: Formula, sweep: int, bools: frozenset[str]) -> Formula:
     """What folds one block into its state by a sweep, those before it being known."""
 
-    def place(function: Callable) -> Callable:
+    def place(function: Callable[..., Any]) -> Callable[..., Any]:
         return placed(function, bools)
 
     if isinstance(formula, RowFormula):
@@ -179,7 +182,7 @@ def _folding(monoid: Monoid, against: bool) -> ScanFormula:
 def apply_record(formula: Formula, bools: frozenset[str]) -> Formula:
     """What makes the elements of a piece, the states of all sweeps being known."""
 
-    def place(function: Callable) -> Callable:
+    def place(function: Callable[..., Any]) -> Callable[..., Any]:
         return placed(function, bools)
 
     if isinstance(formula, RowFormula):
@@ -236,12 +239,12 @@ def end_record(formula: ScanFormula) -> RowFormula:
     return RowFormula(apply=renamed(formula.end, **named))
 
 
-def _finished(steps: Sequence[Pass], finish: Callable) -> RowFormula:
+def _finished(steps: Sequence[Pass], finish: Callable[..., Any]) -> RowFormula:
     """Closes and what follows them as one function of elements."""
     lines: list[str] = []
     known: set[str] = set()
     asks: list[str] = []
-    tools: dict[str, Callable] = {}
+    tools: dict[str, Callable[..., Any]] = {}
     for k, step in enumerate(steps):
         assert step.close is not None
         wanted = parameters(step.close)
@@ -273,7 +276,7 @@ def segment_sweeps(formula: RowFormula) -> tuple[Sweep, ...]:
     return own
 
 
-def _in_segment(function: Callable) -> Callable:
+def _in_segment(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, to which the rows of a segment are those of all pieces."""
     (count,) = carried(0, COUNT)
     function = renamed(function, extent=count)

@@ -18,7 +18,7 @@ from ..core.declare import Op, Operand, Role, Type
 from ..core.elements import ELEMENTS
 from ..core.problem import Problem
 from ..errors import InvalidProblemError
-from ..formulas.record import RowFormula
+from ..formulas.record import RowFormula, names_read
 from ..memory.view import output_view, view
 from . import records
 from .engine import Piece, runnable_of
@@ -55,7 +55,7 @@ class SegmentCut:
             raise InvalidProblemError(f"{problem.op.name}: expected an op on segments")
         self.problem, self.formula = problem, formula
         self.sweeps = records.segment_sweeps(formula)
-        self.keeps_fronts = bool({"index", "first"} & records.names_read(formula))
+        self.keeps_fronts = bool({"index", "first"} & names_read(formula))
         self._dtype = ELEMENTS[problem.element].dtype
         self._by = problem.cut_by
         tables = (*problem.used(Role.ELEMENT), *problem.used(Role.ROW))

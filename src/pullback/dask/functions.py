@@ -158,8 +158,8 @@ class Function:
         for key in np.ndindex(*(len(c) for c in chunks)):
             held = [(a.name, *key) for a in operands]
             frozen = list(map(list, _frozen(parameters)))
-            graph.layers[layer][(layer, *key)] = (tasks.called, recipe.op, names, held, frozen)
-            made[key] = (layer, *key)
+            made[key] = task = (layer, *key)
+            graph.layers[layer][task] = (tasks.called, recipe.op, names, held, frozen)
         results = {}
         for o in problem.writes:
             tasks_of = {k: (operator.getitem, task, o.name) for k, task in made.items()}

@@ -55,6 +55,11 @@ class Graph:
         return da.Array(HighLevelGraph(layers, needs), full, chunks, meta=meta)
 
 
+def _at(*place: Any) -> Key:
+    """A key; mypy takes a starred one between brackets for the syntax of a later Python."""
+    return place
+
+
 def starts(lengths: Sequence[int]) -> list[int]:
     """Where chunks of these lengths begin."""
     return [0, *itertools.accumulate(lengths[:-1])]
@@ -129,7 +134,7 @@ class Rows:
             blocks = [-(-self.lengths[i] // cut.block) for i in order]
             for p in places:
                 for i in order:
-                    graph.layers[summaries][(summaries, *p, i)] = (
+                    graph.layers[summaries][_at(summaries, *p, i)] = (
                         tasks.summary,
                         recipe,
                         k,
@@ -138,7 +143,7 @@ class Rows:
                         at[i],
                         self.lengths[i],
                         edges.get((*p, i)),
-                        list(known[(*p, i)]),
+                        list(known[_at(*p, i)]),
                     )
                 parts = [(summaries, *p, i) for i in order]
                 root = self._gather(graph.layers[gathers], gathers, p, parts)
@@ -155,7 +160,7 @@ class Rows:
                     if not sweep.whole:
                         state = (states, *p, i)
                         graph.layers[states][state] = (operator.getitem, join, turn)
-                    known[(*p, i)].append(state)
+                    known[_at(*p, i)].append(state)
         return self._results(places, at, edges, known, behind)
 
     def _edges(self, places: Sequence[Key]) -> dict[Key, Key]:
@@ -170,10 +175,10 @@ class Rows:
                 before = i + step
                 if 0 <= before < len(self.lengths):
                     keys = self._keys(names, p, before)
-                    self.graph.layers[layer][(layer, *p, i)] = (
+                    self.graph.layers[layer][_at(layer, *p, i)] = (
                         tasks.edge, self.recipe, names, keys,
                     )  # fmt: skip
-                    found[(*p, i)] = (layer, *p, i)
+                    found[_at(*p, i)] = (layer, *p, i)
         return found
 
     def _gather(self, layer: dict[Key, Any], name: str, place: Key, parts: list[Key]) -> Key:
@@ -197,22 +202,23 @@ class Rows:
         known: Mapping[Key, list[Any]],
         behind: Mapping[Key, list[Any]],
     ) -> dict[str, dict[Key, Any]]:
-        writes, found = self.cut.problem.writes, {"elements": {}, "rows": {}}
+        writes = self.cut.problem.writes
+        found: dict[str, dict[Key, Any]] = {"elements": {}, "rows": {}}
         if any(o.role is Role.ELEMENT for o in writes):
             layer = self.graph.layer("apply")
             for p in places:
                 for i, length in enumerate(self.lengths):
                     keys = self._keys(self.names, p, i)
-                    self.graph.layers[layer][(layer, *p, i)] = (
+                    self.graph.layers[layer][_at(layer, *p, i)] = (
                         tasks.applied, self.recipe, list(self.names), keys, at[i], length,
-                        edges.get((*p, i)), list(known[(*p, i)]),
+                        edges.get((*p, i)), list(known[_at(*p, i)]),
                     )  # fmt: skip
-                    found["elements"][(*p, i)] = (layer, *p, i)
+                    found["elements"][_at(*p, i)] = (layer, *p, i)
         if any(o.role is Role.ROW for o in writes):
             layer = self.graph.layer("finish")
             for p in places:
                 rows = self._keys(self.rows, p, 0)
-                self.graph.layers[layer][(layer, *p)] = (
+                self.graph.layers[layer][_at(layer, *p)] = (
                     tasks.finished, self.recipe, list(self.rows), rows, behind[p],
                 )  # fmt: skip
                 found["rows"][p] = (layer, *p)
@@ -315,18 +321,18 @@ class Segments:
             if any(o.role is Role.ELEMENT for o in writes):
                 layer = graph.layer("apply") if not found["elements"] else layer_of(found)
                 for i, length in enumerate(self.lengths):
-                    graph.layers[layer][(layer, *p, i)] = (
+                    graph.layers[layer][_at(layer, *p, i)] = (
                         tasks.applied_to_rows, recipe, names, self._keys(names, i, p), at[i],
                         length, sizes, list(behind), fronts[i],
                     )  # fmt: skip
-                    found["elements"][(i, *p)] = (layer, *p, i)
+                    found["elements"][_at(i, *p)] = (layer, *p, i)
             else:
                 layer = graph.layer("finish") if not found["rows"] else layer_of(found)
-                graph.layers[layer][(layer, *p)] = (
+                graph.layers[layer][_at(layer, *p)] = (
                     tasks.finished_segments, recipe, list(self.rows),
                     self._keys(self.rows, 0, p), sizes, list(behind),
                 )  # fmt: skip
-                found["rows"][(0, *p)] = (layer, *p)
+                found["rows"][_at(0, *p)] = (layer, *p)
         return found
 
     def output(self, operand: Operand) -> da.Array:

@@ -18,9 +18,11 @@ from ..core.problem import Problem
 from ..errors import UnsupportedError
 from .bind import Binder
 from .primitives import NOWHERE
-from .record import Formula, Monoid, RowFormula, ScanFormula, names_read, parameters
+from .record import Formula, Monoid, Pass, RowFormula, ScanFormula, names_read, parameters
 
 Values = dict[str, Any]
+# From what a pass gave to what it gives next.
+Turn = Callable[[list[Any]], list[Any]]
 
 
 class Namespace:
@@ -79,6 +81,20 @@ class Namespace:
     def ascending(self, numbers: Any) -> Any:
         """The places of numbers from the smallest on; equal ones stay in order."""
         return self.module.argsort(numbers, stable=True)
+
+    def until_rest(
+        self, step: Turn, values: list[Any], moving: Sequence[int], most: int
+    ) -> list[Any]:
+        """``values`` after as many steps as it takes until those at ``moving`` stay."""
+        for _ in range(most):
+            before, values = values, step(values)
+            if not any(bool(self.moved(before[k], values[k])) for k in moving):
+                break
+        return values
+
+    def moved(self, before: Any, after: Any) -> Any:
+        """Whether any number differs; NaN is NaN."""
+        return ((before != after) & ((before == before) | (after == after))).any()
 
 
 def evaluate(
@@ -201,6 +217,7 @@ class Rows:
         self.namespace, self.formula = namespace, formula
         self.like, self.shape, self.reverse = like, shape, reverse
         self.values: Values = {}
+        self.rows: Values = {}  # where what is known of rows has another shape
 
     def run(
         self, elements: Values, rows: Values, constants: Mapping[str, float]
@@ -216,10 +233,9 @@ class Rows:
             results = self._passes(self.formula)
         else:
             results = self._scans(self.formula)
-        row = (*self.shape[:-1], 1)
         return {
             Role.ELEMENT: [self.turned(v) for v in self.spread(results[Role.ELEMENT], self.shape)],
-            Role.ROW: self.spread(results[Role.ROW], row),
+            Role.ROW: self.spread(results[Role.ROW], self.of_rows),
         }
 
     def turned(self, array: Any) -> Any:
@@ -343,21 +359,47 @@ class Rows:
 
     def _passes(self, formula: RowFormula) -> dict[Role, list[Any]]:
         for step in formula.passes:
-            state: Values = {}
-            if step.monoid is not None:
-                found = self.folded(step.monoid)
-                if step.start is not None:
-                    front = self.call_on_rows(step.start)
-                    found = self.namespace.call(step.monoid.combine, [*front, *found])
-                state = dict(zip(step.monoid.state, found, strict=True))
-            if step.close is None:
-                self.give(tuple(state), tuple(state.values()))
-            else:
-                self.give(step.gives, self.call_on_rows(step.close, **state))
+            found = self._repeated(step) if step.again else self._passed(step)
+            self.give(step.names, found)
         return {
             Role.ELEMENT: self.call(formula.apply) if formula.apply else [],
             Role.ROW: self.call_on_rows(formula.finish) if formula.finish else [],
         }
+
+    def _passed(self, step: Pass) -> list[Any]:
+        """What a pass gives."""
+        state: list[Any] = []
+        if step.monoid is not None:
+            state = self.folded(step.monoid)
+            if step.start is not None:
+                front = self.call_on_rows(step.start)
+                state = self.namespace.call(step.monoid.combine, [*front, *state])
+        if step.close is None:
+            return state
+        names = step.monoid.state if step.monoid is not None else ()
+        return self.call_on_rows(step.close, **dict(zip(names, state, strict=True)))
+
+    def _repeated(self, step: Pass) -> list[Any]:
+        """What a pass gives that is taken again until it comes to rest."""
+        again = step.again
+        assert again is not None
+
+        def once(values: list[Any]) -> list[Any]:
+            self.give(step.gives, values)
+            return self._alike(self._passed(step))
+
+        started = self._alike(self.call_on_rows(again.start))
+        places = [step.gives.index(n) for n in again.moving]
+        return self.namespace.until_rest(once, started, places, again.most)
+
+    def _alike(self, values: Sequence[Any]) -> list[Any]:
+        """Values of rows as arrays of one shape and type."""
+        return [self.namespace.cast(v, self.like.dtype) for v in self.spread(values, self.of_rows)]
+
+    @property
+    def of_rows(self) -> tuple[int, ...]:
+        """The shape of what there is one of for every row."""
+        return (*self.shape[:-1], 1)
 
     def _scans(self, formula: ScanFormula) -> dict[Role, list[Any]]:
         if formula.prefix is not None:
@@ -454,7 +496,6 @@ class Segments(Rows):
         self.begins, self.ends = borders[:-1], borders[1:]
         self.place = namespace.counting(borders, shape[-1]) - self.at_each(self.begins)
         self.first = self.place == 0
-        self.rows: Values = {}
 
     def run(
         self, elements: Values, rows: Values, constants: Mapping[str, float]
@@ -467,11 +508,14 @@ class Segments(Rows):
         self.values |= {n: self.at_each(self.rows[n]) for n in ("extent", *rows)}
         assert isinstance(self.formula, RowFormula)
         results = self._passes(self.formula)
-        row = (*self.shape[:-1], self.count + 1)
         return {
             Role.ELEMENT: self.spread(results[Role.ELEMENT], self.shape),
-            Role.ROW: [v[..., : self.count] for v in self.spread(results[Role.ROW], row)],
+            Role.ROW: [v[..., : self.count] for v in self.spread(results[Role.ROW], self.of_rows)],
         }
+
+    @property
+    def of_rows(self) -> tuple[int, ...]:
+        return (*self.shape[:-1], self.count + 1)
 
     def at_each(self, value: Any) -> Any:
         """What is known of segments, at each of their positions."""

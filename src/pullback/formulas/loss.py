@@ -7,7 +7,7 @@ z·l². Its gradient is d_loss·((1 + 2z·l)·exp(x − l) − (1−e)·[j = tar
 from __future__ import annotations
 
 from .folds import add, larger, log_add
-from .primitives import INF, exp, log, where
+from .primitives import INF, NAN, exp, log, where
 from .record import Monoid, Pass, RowFormula
 from .reduce import exp_below, finite_peak
 
@@ -28,6 +28,11 @@ def exp_below_shift(logits, shift):
     return exp_below(logits, shift)
 
 
+def of_class(value, target, extent):
+    """The value, or NaN for a target that is no class: where nobody looked at it, it is seen."""
+    return where(target < 0, NAN, where(target < extent, value, NAN))
+
+
 def loss_and_lse(
     shift, picked, total, sum_exp, target, extent, ignore_index, label_smoothing, z_loss
 ):
@@ -36,7 +41,7 @@ def loss_and_lse(
     loss = (1.0 - label_smoothing) * (lse - picked) + smooth
     loss = loss + where(z_loss == 0, 0.0, z_loss * (lse * lse))
     ignored = target == ignore_index
-    return where(ignored, 0.0, loss), where(ignored, 0.0, lse)
+    return where(ignored, 0.0, of_class(loss, target, extent)), where(ignored, 0.0, lse)
 
 
 def online_step(logits, index, target):
@@ -66,7 +71,7 @@ CROSS_ENTROPY = RowFormula(
 
 
 def gains(d_loss, lse, target, extent, ignore_index, label_smoothing, z_loss):
-    gain = where(target == ignore_index, 0.0, d_loss)
+    gain = where(target == ignore_index, 0.0, of_class(d_loss, target, extent))
     scale = where(z_loss == 0, 1.0, 1.0 + 2.0 * z_loss * lse)
     return gain, gain * scale, gain * (1.0 - label_smoothing), gain * label_smoothing / extent
 

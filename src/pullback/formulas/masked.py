@@ -41,6 +41,7 @@ def masked(record: RowFormula, outside: float = 0.0) -> RowFormula:
         online=record.online and masked(record.online, outside),
         in_doubles=record.in_doubles and masked(record.in_doubles, outside),
         copies=False,
+        counts=record.counts if outside == 0 else None,
     )
 
 
@@ -48,7 +49,8 @@ def _masked_pass(step: Pass) -> Pass:
     monoid = step.monoid
     if monoid is not None:
         monoid = replace(monoid, lift=_masked_values(monoid.lift, monoid.identity))
-    return replace(step, monoid=monoid, close=_counting(step.close))
+    again = step.again and replace(step.again, start=renamed(step.again.start, extent=COUNT))
+    return replace(step, monoid=monoid, close=_counting(step.close), again=again)
 
 
 def _counting(function: Callable | None) -> Callable | None:

@@ -26,7 +26,8 @@ class Monoid:
 
     ``combine`` takes the state that comes first and then the one that comes later, flattened. A
     monoid that ``selects`` gives back one of the two, so that a state none of many elements
-    changes is their state too.
+    changes is their state too. Where ``counts`` holds for none of some elements, their states are
+    the identity, and a schedule may pass them over.
     """
 
     lift: Callable
@@ -34,6 +35,30 @@ class Monoid:
     identity: tuple[float, ...]
     state: tuple[str, ...]
     selects: bool = False
+    counts: Callable | None = None
+
+
+@dataclass(frozen=True)
+class Again:
+    """That a pass is taken again and again, until what it gives comes to rest.
+
+    Its functions know what it gave the time before, by the names in ``gives``. A time that gives
+    ``moving`` as they were before is a row's last. What such a row is given should it be taken
+    once more, because others beside it move, must be the same.
+
+    Attributes
+    ----------
+    start
+        What the pass is said to have given before the first time.
+    most
+        Times in which every row comes to rest; beside the formula stands why.
+    moving
+        Those of the values by which rest is told.
+    """
+
+    start: Callable
+    most: int
+    moving: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -46,12 +71,14 @@ class Pass:
     Without a monoid nothing is read and ``close`` only prepares values that are constant along
     the axis. Without ``close`` the state itself is what the pass gives. ``start`` makes the state
     in front of a row, of operands with one element for each row; without it it is the identity.
+    One that is taken ``again`` has a monoid and ``close``.
     """
 
     monoid: Monoid | None = None
     close: Callable | None = None
     gives: tuple[str, ...] = ()
     start: Callable | None = None
+    again: Again | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -84,6 +111,9 @@ class RowFormula:
     lifts_singles
         Of a record that gives states alone: a lift may be computed in float32 as one before an
         ``apply`` is.
+    counts
+        Where it holds for none of some elements, ``apply`` gives each of them 0, and a schedule may
+        write that at once. A NaN must count.
     """
 
     passes: tuple[Pass, ...] = ()
@@ -96,6 +126,7 @@ class RowFormula:
     heavy: bool = False
     before: tuple[tuple[str, float], ...] = ()
     lifts_singles: bool = False
+    counts: Callable | None = None
 
 
 @dataclass(frozen=True)
@@ -186,7 +217,8 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
     if isinstance(formula, RowFormula):
         for step in formula.passes:
             found += [*_monoid_functions(step.monoid), step.close, step.start]
-        found += [formula.finish, formula.apply]
+            found += [step.again.start] if step.again else []
+        found += [formula.finish, formula.apply, formula.counts]
     else:
         found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
         found += [formula.finish, formula.prefix_start, formula.start, formula.end]
@@ -236,5 +268,10 @@ def asks_of_rows(formula: Formula) -> bool:
     return not is_pointwise(formula) or "extent" in names_read(formula)
 
 
+def repeats(formula: Formula) -> bool:
+    """Whether a pass of the formula is taken again until it comes to rest."""
+    return isinstance(formula, RowFormula) and any(step.again for step in formula.passes)
+
+
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
-    return [monoid.lift, monoid.combine] if monoid else []
+    return [monoid.lift, monoid.combine, monoid.counts] if monoid else []

@@ -12,7 +12,7 @@ from ..errors import (
     UnsupportedError,
     WorkspaceTooSmallError,
 )
-from ..formulas.record import RowFormula, is_pointwise
+from ..formulas.record import RowFormula, is_pointwise, repeats
 from ..memory.overlap import same_memory
 from ..memory.tensor_ref import TensorRef
 from ..memory.view import DTYPES, View
@@ -39,7 +39,7 @@ def guarantee(problem: Problem) -> PrecisionGuarantee:
     """What holds on a GPU: arithmetic in the compute type, an order that depends on the layout."""
     from .frame import COMPUTE
 
-    wide = COMPUTE[problem.element] == "tl.float64"
+    wide = COMPUTE[problem.element] == "tl.float64" or repeats(problem.formula)
     return PrecisionGuarantee(
         math_precision=MathPrecision.F64 if wide else MathPrecision.F32,
         accumulator=ElementKind.F64 if wide else ElementKind.F32,

@@ -23,6 +23,7 @@ from ..formulas.record import (
     is_pointwise,
     names_read,
     parameters,
+    repeats,
 )
 from .bind import bind
 from .primitives import pick
@@ -164,7 +165,8 @@ class Frame:
         self.formula, self.shape, self.extra = formula, shape, extra
         self.source = Source()
         self.names: dict = {"tl": tl, "pick": pick}
-        self.compute = COMPUTE[shape.element]
+        # What is repeated until nothing moves compares sums with elements, digit by digit.
+        self.compute = "tl.float64" if repeats(formula) else COMPUTE[shape.element]
         self.axis_dim = 0 if shape.across else 1
         self.index = "tl.int64" if shape.wide else "tl.int32"
         # What positions and other integers are counted in.

@@ -17,6 +17,7 @@ from ..formulas.record import (
     names_read,
     parameters,
     reads_neighbours,
+    repeats,
 )
 from ..memory.view import DTYPES
 from .frame import Port, Shape, shape_of, vector_of
@@ -70,13 +71,18 @@ def _held(problem: Problem) -> int:
     return len(problem.used(Role.ELEMENT)) if looks > 1 else 0
 
 
+def _item(problem: Problem) -> int:
+    """Bytes of an element as it is computed with or, where that is a float32, stored."""
+    return 8 if repeats(problem.formula) else DTYPES[problem.element].itemsize
+
+
 def workspace_bound(problem: Problem) -> int:
     """Workspace that suffices whatever the strides."""
     formula, n = problem.formula, problem.extent
     work = work_of(formula)
-    if work == "pointwise" or not n or not problem.numel:
+    if work == "pointwise" or repeats(formula) or not n or not problem.numel:
         return 0
-    item, rows, held = DTYPES[problem.element].itemsize, problem.numel // n, _held(problem)
+    item, rows, held = _item(problem), problem.numel // n, _held(problem)
     # A tile spans dimensions that lie as one in memory: any of them may.
     spanned = {1}
     for d, size in enumerate(problem.shape):
@@ -108,10 +114,10 @@ class Launch:
         lanes = [o for o, p in enumerate(self.operands) if p.full]
         walk = choose_walk(problem.shape, problem.axes, table, lanes, work == "pointwise")
         outer = math.prod(walk.outer)
-        item = DTYPES[problem.element].itemsize
+        item = _item(problem)
         size = (walk.length, walk.units, outer)
         tile = choose_tile(work, item, *size, walk.across, _held(problem))
-        if in_place and _meets_other_chunks(formula):
+        if repeats(formula) or (in_place and _meets_other_chunks(formula)):
             tile = replace(tile, chunk=tile.chunk * tile.chunks, chunks=1)
         self.walk, self.tile = walk, tile
         self.formula = record_for(formula, tile, walk.length)

@@ -5,14 +5,18 @@ join; what they give is carried from there on in float64. Values of a row are fl
 precision "fast" and where the row is one block, the compute type. A row that several programs share
 is folded chunk by chunk into the workspace: every program of the next launch joins the chunks'
 states for itself, in one order.
+
+A pass that is taken again until it comes to rest is a loop, and all of its rows one program's: how
+often it is taken only the device knows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from ..formulas.bind import primitives_of
-from ..formulas.record import Monoid, Pass, RowFormula, names_read
+from ..formulas.record import Again, Monoid, Pass, RowFormula, names_read
 from .frame import Frame, Shape, literal, reads
 from .tiles import STEPS
 
@@ -65,6 +69,9 @@ class Rows(Frame):
             self.fetch(self.reads)
         for k, step in enumerate(formula.passes):
             state: list[str] = []
+            if step.again:
+                self.repeat(step, step.again)
+                continue
             if step.monoid:
                 before_fold = self.folding is not None and k < self.folding
                 if self.phase == "end" or before_fold:
@@ -144,6 +151,33 @@ class Rows(Frame):
             total = self.reduce(monoid, part, "total")
             self.combine(monoid, carry, total, carry, "tl.float64")
         return carry
+
+    def repeat(self, step: Pass, again: Again) -> None:
+        """Take a pass until no row of the program moves."""
+        out, names = self.source, step.gives
+        self.call(again.start, self.per_row, [f"row_{n}" for n in names])
+        for n in names:
+            out(f"row_{n} = tl.where(inside, row_{n}, row_{n}).to(tl.float64)")
+            self.per_row[n], self.per_tile[n] = f"row_{n}", f"tile_{n}"
+        out("moving = tl.max(inside.to(tl.int32), 0)", "turns = 0")
+        with out.block("while moving > 0:"):
+            self.spread_over_tile(names)
+            state = self.folded(step.monoid)
+            held = self.per_row | dict(zip(step.monoid.state, state, strict=True))
+            self.call(step.close, held, [f"next_{n}" for n in names])
+            # What was NaN and is, does not move.
+            moves = [
+                f"((next_{n} != row_{n}) & ((next_{n} == next_{n}) | (row_{n} == row_{n})))"
+                for n in again.moving
+            ]
+            out(f"moved = inside & ({' | '.join(moves)})", "turns += 1")
+            out(f"moving = tl.where(turns < {again.most}, tl.max(moved.to(tl.int32), 0), 0)")
+            out(*(f"row_{n} = next_{n}" for n in names))
+        self.spread_over_tile(names)
+
+    def spread_over_tile(self, names: Sequence[str]) -> None:
+        """Values of rows as elements meet them."""
+        self.source(*(f"tile_{n} = {self.spread(f'row_{n}', self.kind)}" for n in names))
 
     def state_place(self, k: int, component: int, chunk: str) -> str:
         """Where a component of a chunk's state lies in the workspace."""

@@ -17,7 +17,7 @@ import triton.language as tl
 from ..core.declare import Role
 from ..core.problem import Problem
 from ..errors import UnsupportedError
-from ..formulas.record import RowFormula, asks_of_rows, names_read
+from ..formulas.record import RowFormula, asks_of_rows, names_read, repeats
 from ..memory.view import DTYPES
 from .frame import Shape, shape_of, vector_of
 from .rows import folds_of
@@ -103,6 +103,8 @@ def record_of(problem: Problem) -> RowFormula:
     formula = problem.formula
     if not isinstance(formula, RowFormula):
         raise UnsupportedError(f"{problem.op.name}: a segment op folds rows, it does not scan them")
+    if repeats(formula):
+        raise UnsupportedError(f"{problem.op.name}: a pass over segments cannot be taken again")
     return formula
 
 
@@ -118,7 +120,10 @@ def check_step(problem: Problem, id_stride: int, wants_order: bool, ids: str = "
 
 def _tiles(problem: Problem) -> RunTiles:
     item = DTYPES[problem.element].itemsize
-    return choose_run_tiles(item, problem.num_inputs, problem.embedding_dim, problem.num_segments)
+    passes = [step.monoid for step in problem.formula.passes if step.monoid]
+    states = max((len(monoid.state) for monoid in passes), default=1)
+    sizes = (problem.num_inputs, problem.embedding_dim, problem.num_segments)
+    return choose_run_tiles(item, *sizes, states)
 
 
 def _states(problem: Problem) -> int:

@@ -220,17 +220,21 @@ class RunTiles:
     chunk: int
 
 
-def choose_run_tiles(item: int, inputs: int, columns: int, segments: int) -> RunTiles:
-    """Tiles of a fold of segments.
+def choose_run_tiles(
+    item: int, inputs: int, columns: int, segments: int, states: int = 1
+) -> RunTiles:
+    """Tiles of a fold of segments whose states are so many numbers.
 
     How long each segment is only the device knows: most are taken to have the mean length, and any
     may be longer than a chunk.
     """
     width = min(ceil_to_power(columns), 256 // item)
     most = 1024 // width
+    # Eight elements of five numbers each are more than a thread of sm_86 has registers for.
+    each, most_warps = (8, 4) if states < 4 else (4, 8)
 
     def tile(height: int) -> SegmentTile:
-        return SegmentTile(height, width, min(4, max(1, width * height // (WARP * 8))))
+        return SegmentTile(height, width, min(most_warps, max(1, width * height // (WARP * each))))
 
     mean = ceil_to_power(inputs // max(1, segments))
     # Enough chunks for MANY programs, should all rows belong to one segment.

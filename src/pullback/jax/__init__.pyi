@@ -10,12 +10,16 @@ from jax.typing import ArrayLike
 from pullback import OutOfRange, Ties
 
 __all__ = [
+    "amax",
+    "amin",
     "cross_entropy",
+    "cumlogsumexp",
     "cummax",
     "cummin",
     "cumprod",
     "cumsum",
     "discounted_sum",
+    "entmax15",
     "gae",
     "lerp",
     "linear_recurrence",
@@ -36,6 +40,7 @@ __all__ = [
     "segment_softmax",
     "segment_sum",
     "softmax",
+    "sparsemax",
     "std",
     "sum",
     "var",
@@ -258,6 +263,20 @@ def log_softmax(
     """log_softmax: y = x − log Σ exp(x).
 
     Gradient: dx = dy − exp(y)·Σ dy.
+    """
+
+def sparsemax(x: ArrayLike, axis: int | Sequence[int] = -1) -> Array:
+    """sparsemax: y = max(x − tau, 0), tau such that Σ y = 1.
+
+    Gradient: dx = dy − mean of dy where y > 0.
+    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
+    """
+
+def entmax15(x: ArrayLike, axis: int | Sequence[int] = -1) -> Array:
+    """entmax15: y = max(x/2 − tau, 0)², tau such that Σ y = 1.
+
+    Gradient: dx = √y·(dy − Σ √y·dy / Σ √y).
+    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
     """
 
 def lerp(a: ArrayLike, b: ArrayLike, weight: float | ArrayLike) -> Array:
@@ -487,4 +506,49 @@ def cross_entropy(
 
     Gradient: d_logits = d_loss·((1+2z·lse)·exp(x−lse) − (1−e)·[j = target] − e/n).
     Edges: ignored rows give 0 and 0; a target out of range raises.
+    """
+
+def amax(
+    x: ArrayLike,
+    axis: int | Sequence[int] | None = None,
+    *,
+    where: ArrayLike | None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    ties: Literal["split", "all", "first", "last"] | Ties = "split",
+) -> Array:
+    """max: y = max x.
+
+    Gradient: dx = dy where x = y.
+    Edges: a NaN wins; empty: InvalidProblemError.
+    """
+
+def amin(
+    x: ArrayLike,
+    axis: int | Sequence[int] | None = None,
+    *,
+    where: ArrayLike | None = None,
+    keepdims: bool = False,
+    initial: ArrayLike | None = None,
+    ties: Literal["split", "all", "first", "last"] | Ties = "split",
+) -> Array:
+    """min: y = min x.
+
+    Gradient: dx = dy where x = y.
+    Edges: a NaN wins; empty: InvalidProblemError.
+    """
+
+def cumlogsumexp(
+    x: ArrayLike,
+    axis: int = 0,
+    *,
+    resets: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
+    reverse: bool = False,
+    exclusive: bool = False,
+) -> Array:
+    """logcumsumexp: y[j] = log Σ_{i≤j} exp(x[i]).
+
+    Gradient: dx[k] = exp(x[k]−y[k])·S[k], S[k] = dy[k] + exp(y[k]−y[k+1])·S[k+1].
+    Edges: every exponent ≤ 0; a −inf prefix gives −inf.
     """

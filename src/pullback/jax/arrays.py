@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ..formulas.arrays import Namespace
+from ..formulas.arrays import Namespace, Turn
 
 
 class Number:
@@ -135,6 +135,22 @@ class _Arrays(Namespace):
 
     def cast(self, array: Any, dtype: Any) -> Any:
         return array.astype(jax.dtypes.canonicalize_dtype(dtype))
+
+    def until_rest(
+        self, step: Turn, values: list[Any], moving: Sequence[int], most: int
+    ) -> list[Any]:
+        def goes_on(carried: Any) -> Any:
+            turns, moves, _ = carried
+            return moves & (turns < most)
+
+        def turn(carried: Any) -> Any:
+            turns, _, before = carried
+            after = step(before)
+            moves = jnp.stack([self.moved(before[k], after[k]) for k in moving]).any()
+            return turns + 1, moves, after
+
+        found: list[Any] = jax.lax.while_loop(goes_on, turn, (0, True, values))[2]
+        return found
 
 
 JAX = _Arrays(

@@ -16,6 +16,9 @@ from ..core.declare import Op, Parameter
 from ..core.pair import Pair
 from ..errors import InvalidProblemError, UnsupportedError
 
+# Names that JAX has beside the catalog's.
+ALIASES = {"amax": "max", "amin": "min", "cumlogsumexp": "logcumsumexp"}
+
 # Arguments that are called otherwise in jax.ops.
 NAMES = {"input": "data", "sorted": "indices_are_sorted"}
 

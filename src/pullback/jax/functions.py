@@ -26,7 +26,7 @@ from ..errors import InvalidProblemError, UnsupportedError
 from ..formulas.record import ScanFormula
 from ..memory.view import view
 from ..precision import forgets
-from .conventions import BEGINS, NAMES, begun, check_mode, correction_of, row_in_jax
+from .conventions import ALIASES, BEGINS, NAMES, begun, check_mode, correction_of, row_in_jax
 from .docstrings import docstring
 from .pairs import Pair, reads, without
 from .primitives import run, varying_alike
@@ -441,3 +441,4 @@ def make_function(op: Op) -> Callable[..., Any]:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     op.name: make_function(op) for op in catalog() if op.direction == "forward"
 }
+FUNCTIONS |= {alias: FUNCTIONS[kind] for alias, kind in ALIASES.items()}

@@ -22,6 +22,7 @@ __all__ = [
     "cumprod",
     "cumsum",
     "discounted_sum",
+    "entmax15",
     "gae",
     "lerp",
     "linear_recurrence",
@@ -42,6 +43,7 @@ __all__ = [
     "segment_softmax",
     "segment_sum",
     "softmax",
+    "sparsemax",
     "std",
     "sum",
     "var",
@@ -266,6 +268,20 @@ def log_softmax(
     """``torch.log_softmax`` on pullback's kernels: y = x − log Σ exp(x).
 
     Gradient: dx = dy − exp(y)·Σ dy.
+    """
+
+def sparsemax(input: Tensor, dim: int = -1) -> Tensor:
+    """sparsemax: y = max(x − tau, 0), tau such that Σ y = 1.
+
+    Gradient: dx = dy − mean of dy where y > 0.
+    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
+    """
+
+def entmax15(input: Tensor, dim: int = -1) -> Tensor:
+    """entmax15: y = max(x/2 − tau, 0)², tau such that Σ y = 1.
+
+    Gradient: dx = √y·(dy − Σ √y·dy / Σ √y).
+    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
     """
 
 def lerp(input: Tensor, end: Tensor, weight: float | Tensor) -> Tensor:

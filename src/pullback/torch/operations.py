@@ -126,6 +126,9 @@ class Kind:
 
     def operation(self, given: Names, asked: Names) -> Operation:
         """The operation with those operands that may be left out, and flags that are True."""
+        if is_compiling():
+            held: Operation = getattr(self, attribute_of(self.kind, self.edition, given, asked))
+            return held
         found = self.operations.get((given, asked))
         return found or make_operation(self.kind, self.edition, given, asked)
 
@@ -148,7 +151,6 @@ def kind_of(kind: str) -> Kind:
         return editions[-1]
 
 
-@torch.compiler.assume_constant_result
 def make_operation(kind: str, edition: int, given: Names, asked: Names) -> Operation:
     """An operation of a kind, made when it is first asked for."""
     with _lock:
@@ -156,6 +158,18 @@ def make_operation(kind: str, edition: int, given: Names, asked: Names) -> Opera
         if (given, asked) not in of.operations:
             of.operations[given, asked] = Operation(of, given, asked)
         return of.operations[given, asked]
+
+
+@torch.compiler.assume_constant_result
+def attribute_of(kind: str, edition: int, given: Names, asked: Names) -> str:
+    """The attribute of a kind that holds an operation.
+
+    torch.compile looks at attributes when they are asked for. A dict it has looked at before does
+    not show it what was added since, and of a result it cannot say where it came from.
+    """
+    name = "_".join(("operation", *given, "and", *asked))
+    setattr(_editions[kind][edition], name, make_operation(kind, edition, given, asked))
+    return name
 
 
 def operation(kind: str) -> Operation:
@@ -413,8 +427,10 @@ class Operation:
         return self.op_backward(*arguments)
 
     def reference_of(self, params: Parameters, *tensors: Tensor) -> Any:
-        """:meth:`reference`, with the arguments of a launch."""
-        return self.reference(*tensors, *params)
+        """What a launch gives for tensors it does not take: of nothing there is no derivative."""
+        if self._is_served(self.forward, params):
+            return self.reference(*tensors, *params)
+        return self.forward.evaluated(params, *tensors)
 
     def reference(self, *arguments: Any) -> Any:
         """The forward in torch's own ops: right under every transform."""
@@ -444,7 +460,8 @@ class Operation:
         for k, p in zip(path.differentiable, pushed, strict=True):
             # An infinite extreme is the element itself; any other has the kernel's own value.
             moved = results[k] + (p - p.detach())
-            found[k] = torch.where(torch.isfinite(p), moved, p)
+            kept = torch.where(torch.isfinite(results[k]), results[k], p)
+            found[k] = torch.where(torch.isfinite(p), moved, kept)
         return unpacked(found)
 
     def reference_backward(self, *arguments: Any) -> Any:

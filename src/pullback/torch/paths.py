@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core.declare import Role, Type
 from ..core.pair import Pair
+from ..formulas.record import repeats
 from .forms import Form, as_tuple
 
 
@@ -42,7 +43,8 @@ class Path:
     is_unary
         Whether one operand becomes one output, and what is saved comes in this order.
     has_policy
-        Whether the backward has a choice that the forward does not have, as at ties.
+        Whether the derivative is the backward's to say: it has a choice that the forward does not
+        have, as at ties, or the forward is found by trial, which no derivative goes through.
     variables, variable_names
         Operands of the forward that gradients flow to, in the order of the backward's results.
     differentiable
@@ -68,7 +70,8 @@ class Path:
         if backward is None:
             return
         own = {p.name for p in pair.forward.parameters}
-        self.has_policy = any(p.choices and p.name not in own for p in backward.parameters)
+        chooses = any(p.choices and p.name not in own for p in backward.parameters)
+        self.has_policy = chooses or repeats(pair.forward.record())
         inputs = [o.name for o in forward.reads]
         outputs = [o.name for o in forward.writes]
         reads = [o.name for o in backward.reads]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...formulas import softmax
+from ...formulas import projection, softmax
 from ...formulas.primitives import INF
 from ...formulas.record import Formula
 from ..declare import Op, Text
-from .shared import AXIS, DX, DY, SAVED_Y, WHERE, X, Y, with_mask
+from .shared import AXIS, DX, DY, SAVED_Y, WHERE, X, Y, by_ties, with_mask
 
 
 def declare_softmax(
@@ -35,6 +35,30 @@ def declare_softmax(
         frozenset({"y"}),
     )
 
+
+def declare_projection(
+    kind: str, forward: Text, backward: Text, record: Formula, backward_record: Formula
+) -> Iterator[Op]:
+    """A projection on the distributions along one axis, and its backward."""
+    yield Op(kind, "softmax", kind, "forward", forward, (X,), (Y,), by_ties(record), (AXIS,))
+    yield Op(
+        f"{kind}_backward",
+        "softmax",
+        kind,
+        "backward",
+        backward,
+        (DY, SAVED_Y),
+        (DX,),
+        by_ties(backward_record),
+        (AXIS,),
+        frozenset({"y"}),
+    )
+
+
+PROJECTION_EDGES = (
+    "equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf "
+    "alone, is NaN"
+)
 
 ROWS = (
     *declare_softmax(
@@ -69,5 +93,41 @@ ROWS = (
         softmax.LOG_SOFTMAX,
         softmax.LOG_SOFTMAX_BACKWARD,
         outside=-INF,
+    ),
+    *declare_projection(
+        "sparsemax",
+        Text(
+            "y = max(x − tau, 0), tau such that Σ y = 1",
+            PROJECTION_EDGES,
+            ("sparsemax(np.array([1.0, 0.5, -1.0]))", "array([0.75, 0.25, 0.  ])"),
+        ),
+        Text(
+            "dx = dy − mean of dy where y > 0",
+            "y = 0: 0; the mean is of dy where y > 0",
+            (
+                "sparsemax_backward(np.array([1.0, 0.0, 2.0]), y=np.array([0.75, 0.25, 0.0]))",
+                "array([ 0.5, -0.5,  0. ])",
+            ),
+        ),
+        projection.SPARSEMAX,
+        projection.SPARSEMAX_BACKWARD,
+    ),
+    *declare_projection(
+        "entmax15",
+        Text(
+            "y = max(x/2 − tau, 0)², tau such that Σ y = 1",
+            PROJECTION_EDGES,
+            ("entmax15(np.array([0.0, 0.0, -2.0]))", "array([0.5, 0.5, 0. ])"),
+        ),
+        Text(
+            "dx = √y·(dy − Σ √y·dy / Σ √y)",
+            "y = 0: 0, whatever dy is there",
+            (
+                "entmax15_backward(np.array([1.0, 0.0, 2.0]), y=np.array([0.5, 0.5, 0.0]))",
+                "array([ 0.35355339, -0.35355339,  0.        ])",
+            ),
+        ),
+        projection.ENTMAX15,
+        projection.ENTMAX15_BACKWARD,
     ),
 )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from llvmlite import ir
+from numba import types
 from numba.extending import intrinsic
 
-from ...formulas.record import Monoid, Pass, RowFormula
+from ...formulas.record import Again, Monoid, Pass, RowFormula
 from ..words import CONSTANT_NAMES
-from .bind import per_row
+from .bind import any_element, per_row
 from .elementary import primitives_for
 from .fold import Fold
 from .jit import inner
-from .lanes import Lanes, traced
+from .lanes import I64, LANES, Lanes, traced
 from .operands import Operands
 from .single_calls import lift_call
 from .sixteen import Boxed, Spread, lift_sixteen, per_eight
@@ -47,6 +49,10 @@ def state_in_front(
 class BoundPass:
     """A pass: its fold, and ``close`` that extends the tuple of known values.
 
+    One that is taken again and again has ``first``, which extends the tuple, and a ``close`` that
+    puts new values in the place of the last. ``rests(before, after)`` says whether a time was the
+    last one in all lanes; there are ``most``. Without, ``most`` is 0.
+
     Of ``operands`` that may be computed on float32 lanes it has ``lift_pair`` where that pays: the
     states of sixteen packed elements at a time, along a row or, if ``boxed``, of as many columns.
     """
@@ -62,6 +68,14 @@ class BoundPass:
     ):
         full, row = operands.full, operands.row
         primitives = primitives_for(element)
+        kept, again = len(known), step.again
+        self.most = again.most if again else 0
+        self.first: Any = None
+        self.rests: Any = None
+        if again:
+            self.first = _first_values(again, primitives, row, known, len(step.gives))
+            known = known + step.gives
+            self.rests = _resting(len(known), [known.index(n) for n in again.moving])
         self.fold = None
         if step.monoid:
             self.fold = Fold(step.monoid, primitives, full, row, known, step.start)
@@ -79,7 +93,7 @@ class BoundPass:
                 )
         state = step.monoid.state if step.monoid else ()
         names = step.names
-        after = vectors(len(known) + len(names))
+        after = vectors(kept + len(names))
         emit = None
         if step.close:
             places = Names(const=CONSTANT_NAMES, row=row, known=known, state=state)
@@ -92,10 +106,52 @@ class BoundPass:
                 gained = [Lanes(builder, v) for v in state_]
                 if emit:
                     gained = emit(builder, const=const_, row=row_, known=known_, state=state_)
-                before = [Lanes(builder, v) for v in known_]
+                before = [Lanes(builder, v) for v in known_[:kept]]
                 return pack(ctx, builder, after, [*before, *gained])
 
             return after(const, row, known, state), codegen
 
         self.close = close
         self.gives = len(names)
+        self.counts: Any = None
+        if step.monoid and step.monoid.counts:
+            self.counts = any_element(step.monoid.counts, primitives, full, row, known)
+
+
+def _first_values(again: Again, primitives, row, known, gives: int):
+    """``first(const, row, known)``: the known values and those that a pass begins with."""
+    places = Names(const=CONSTANT_NAMES, row=row, known=known)
+    emit = emit_call(traced(again.start, primitives), places)
+    after = vectors(len(known) + gives)
+
+    @intrinsic
+    def first(context, const, row, known):
+        def codegen(ctx, builder, sig, args):
+            const_, row_, known_ = (unpack(builder, a) for a in args)
+            before = [Lanes(builder, v) for v in known_]
+            gained = emit(builder, const=const_, row=row_, known=known_)
+            return pack(ctx, builder, after, [*before, *gained])
+
+        return after(const, row, known), codegen
+
+    return first
+
+
+def _resting(size: int, moving: Sequence[int]):
+    """``rests(before, after)``: whether the values at ``moving`` are the same in all lanes."""
+    kind, bits, all_set = vectors(size), ir.VectorType(I64, LANES), ir.IntType(LANES)(-1)
+
+    @intrinsic
+    def rests(context, before, after):
+        def codegen(ctx, builder, sig, args):
+            pairs = list(zip(*(unpack(builder, a) for a in args), strict=True))
+            answer = ir.IntType(1)(1)
+            for k in moving:
+                same = builder.icmp_signed("==", *(builder.bitcast(v, bits) for v in pairs[k]))
+                lanes = builder.bitcast(same, all_set.type)
+                answer = builder.and_(answer, builder.icmp_signed("==", lanes, all_set))
+            return answer
+
+        return types.boolean(kind, kind), codegen
+
+    return rests

@@ -12,7 +12,7 @@ from functools import cache
 from llvmlite import ir
 
 from ...formulas.bind import primitives_of
-from ...formulas.record import Monoid, RowFormula, parameters
+from ...formulas.record import Monoid, RowFormula, parameters, repeats
 from ..words import CONSTANT_NAMES
 from .lanes import LANES, as_tuple, doubles, scratch_builder
 from .singles import FLOAT, NotInSingles, Trace, in_singles
@@ -83,10 +83,10 @@ def lift_call(formula: RowFormula, monoid: Monoid, full, row, known) -> SingleCa
     """What a lift is on float32 lanes, or None.
 
     It is worth it for an exp alone. Of a reduction it would be seen in the result, where a
-    logarithm of the total may cancel.
+    logarithm of the total may cancel. Passes that are taken again look for a difference.
     """
     seen = formula.finish and not formula.lifts_singles
-    if seen or not primitives_of(monoid.lift) & {"exp"}:
+    if seen or repeats(formula) or not primitives_of(monoid.lift) & {"exp"}:
         return None
     return single_call(monoid.lift, full, row, known)
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from .lanes import I1, I32, traced
+from ...formulas.bind import Binder
+from .lanes import I1, I32
 
 FLOAT = ir.FloatType()
 
@@ -381,6 +382,10 @@ PRIMITIVES = (
 )
 
 
+# Not as lanes are bound, which asks what exponent a zero has: float32 lanes refuse exponents.
+_BINDER = Binder(dict(PRIMITIVES))
+
+
 def in_singles(function: Callable) -> Callable:
     """A formula function bound to float32 lanes."""
-    return traced(function, PRIMITIVES)
+    return _BINDER(function)

@@ -108,6 +108,20 @@ def no_vectors(context):
     return kind(), codegen
 
 
+def zero_vectors(size: int):
+    """``zeros()``: a tuple of so many vectors of zeros."""
+    kind = vectors(size)
+
+    @intrinsic
+    def zeros(context):
+        def codegen(ctx, builder, sig, args):
+            return ctx.make_tuple(builder, kind, [doubles(0.0)] * size)
+
+        return kind(), codegen
+
+    return zeros
+
+
 @intrinsic
 def first_lanes(context, count):
     """1.0 in the first ``count`` lanes, 0.0 in the others."""
@@ -297,6 +311,22 @@ def concatenate(first: int, second: int):
         return kind(vectors(first), vectors(second)), codegen
 
     return joined
+
+
+def write_last(size: int, count: int):
+    """``write(address, values)``: lane 0 of the last ``count`` vectors of a tuple, side by side."""
+
+    @intrinsic
+    def write(context, address, values):
+        def codegen(ctx, builder, sig, args):
+            pointer = builder.inttoptr(args[0], DOUBLE.as_pointer())
+            for k, v in enumerate(unpack(builder, args[1])[size - count :]):
+                builder.store(builder.extract_element(v, I32(0)), builder.gep(pointer, [I64(k)]))
+            return ctx.get_dummy_value()
+
+        return types.void(types.int64, vectors(size)), codegen
+
+    return write
 
 
 def rotated(builder, items, distance):

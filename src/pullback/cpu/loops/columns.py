@@ -36,9 +36,12 @@ STREAMS = 32
 
 def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, known_size: int):
     """One pass over a tile: folds the axis into ``totals`` and appends to the known values."""
-    read_known = tuple_intrinsics(known_size)[0]
-    read_row, close = row_intrinsics(operands)[0], bound.close
-    write_known = tuple_intrinsics(known_size + bound.gives)[1]
+    most, first_values, rests = bound.most, bound.first, bound.rests
+    read_before = tuple_intrinsics(known_size)[0]
+    read_after, write_known = tuple_intrinsics(known_size + bound.gives)[:2]
+    # What a pass knows that is taken again and again is what it gave before, too.
+    read_known = read_after if most else read_before
+    read_row, close, counts = row_intrinsics(operands)[0], bound.close, bound.counts
     fold, lift_pair = bound.fold, bound.lift_pair
     if fold is None:
 
@@ -83,7 +86,8 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             at = places(addresses, strides, i)
             full = fetch(p, at, strides, steps, left + c, count, i)
             prefetch(places(addresses, strides, i + rows), left + c)
-            state = combine(state, lift(counting(i, 0), const, full, row, known))
+            if counts is None or counts(counting(i, 0), const, full, row, known):
+                state = combine(state, lift(counting(i, 0), const, full, row, known))
         write(lane_box + 8 * c, apart, state)
 
     @inner
@@ -118,7 +122,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
                 fold_lane(tile, whole, width - whole, first + lane, stop, lane_box)
 
     @inner
-    def tile_pass(tile, width):
+    def fold_tile(tile, width):
         p, const, _, _, _, _, (row_box, known_box, lanes_box, total_box, _) = tile
         extent = word(p, EXTENT)
         if lift_pair is not None:
@@ -139,13 +143,46 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             for c in range(0, width, LANES):
                 total = read(total_box + 8 * c, PITCH)
                 write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c, lanes)))
+
+    if not most:
+
+        @inner
+        def tile_pass(tile, width):
+            _, const, _, _, _, _, (row_box, known_box, _, total_box, _) = tile
+            fold_tile(tile, width)
+            for c in range(0, width, LANES):
+                row = read_row(row_box + 8 * c, PITCH)
+                known = read_known(known_box + 8 * c, PITCH)
+                state = read(total_box + 8 * c, PITCH)
+                write_known(known_box + 8 * c, PITCH, close(const, row, known, state))
+
+        return tile_pass
+
+    @inner
+    def close_again(tile, width):
+        """New values for all columns; whether these stay."""
+        _, const, _, _, _, _, (row_box, known_box, _, total_box, _) = tile
+        at_rest = True
         for c in range(0, width, LANES):
             row = read_row(row_box + 8 * c, PITCH)
             known = read_known(known_box + 8 * c, PITCH)
-            state = read(total_box + 8 * c, PITCH)
-            write_known(known_box + 8 * c, PITCH, close(const, row, known, state))
+            after = close(const, row, known, read(total_box + 8 * c, PITCH))
+            write_known(known_box + 8 * c, PITCH, after)
+            at_rest = at_rest and rests(known, after)
+        return at_rest
 
-    return tile_pass
+    @inner
+    def tile_repeated(tile, width):
+        _, const, _, _, _, _, (row_box, known_box, _, _, _) = tile
+        for c in range(0, width, LANES):
+            row, known = read_row(row_box + 8 * c, PITCH), read_before(known_box + 8 * c, PITCH)
+            write_known(known_box + 8 * c, PITCH, first_values(const, row, known))
+        for _ in range(most):
+            fold_tile(tile, width)
+            if close_again(tile, width):
+                break
+
+    return tile_repeated
 
 
 def make_tile_rows(operands: Operands):

@@ -36,7 +36,7 @@ def leading(formula: RowFormula, operands: Operands) -> int:
         return 0
     count = 0
     for step in formula.passes:
-        if _is_heavy(step):
+        if _is_heavy(step) or step.again:
             break
         count += 1
     return count if any(step.monoid for step in formula.passes[:count]) else 0

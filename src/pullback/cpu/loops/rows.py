@@ -11,10 +11,12 @@ operands, and where all operands begin and how far apart their positions lie.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ...formulas.record import RowFormula, is_pointwise, reads_neighbours
-from ..codegen.bind import per_element, per_row
+from ..codegen.bind import any_element, per_element, per_row
 from ..codegen.block import least, word
 from ..codegen.elementary import primitives_for
 from ..codegen.jit import inlined
@@ -24,7 +26,14 @@ from ..codegen.operands import Operands, constants, fence
 from ..codegen.passes import BoundPass
 from ..codegen.single_calls import single_call
 from ..codegen.sixteen import Spread, apply_sixteen, per_eight
-from ..codegen.vectors import counting, first_lanes, no_vectors, stack, tuple_intrinsics
+from ..codegen.vectors import (
+    counting,
+    first_lanes,
+    no_vectors,
+    stack,
+    tuple_intrinsics,
+    zero_vectors,
+)
 from ..words import BLOCK as BLOCK
 from ..words import BLOCKS, EXTENT
 from .four_rows import LONGEST, ROWS, leading, make_four
@@ -38,7 +47,7 @@ FIRST = np.int64(0)
 
 def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
     """Fold the elements [start, stop) of one row; lane 0 of the result holds their state."""
-    fold, lift_pair = bound.fold, bound.lift_pair
+    fold, lift_pair, counts = bound.fold, bound.lift_pair, bound.counts
     lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
     join_lanes = fold.join_lanes
     fetch_full = fetch_along(operands, neighbours_of(formula, operands))
@@ -56,7 +65,8 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
             start = pairs
         for i in range(start, whole, LANES):
             full = fetch_full(p, addresses, strides, i, LANES)
-            state = combine(state, lift(counting(i, 1), const, full, row, known))
+            if counts is None or counts(counting(i, 1), const, full, row, known):
+                state = combine(state, lift(counting(i, 1), const, full, row, known))
         if whole < stop:
             full = fetch_full(p, addresses, strides, whole, stop - whole)
             more = combine(state, lift(counting(whole, 1), const, full, row, known))
@@ -96,9 +106,8 @@ def _with_pass(before, formula: RowFormula, bound: BoundPass, operands: Operands
     combine, begin, spread = fold.combine, bound.begin, fold.spread
 
     @inlined
-    def passed(line, known):
+    def folded(line, known):
         p, const, row, _, _ = line
-        known = before(line, known)
         extent = word(p, EXTENT)
         state = begin(const, row)
         for b in range(word(p, BLOCKS)):
@@ -107,7 +116,26 @@ def _with_pass(before, formula: RowFormula, bound: BoundPass, operands: Operands
             state = combine(state, block_fold(line, known, start, stop))
         return close(const, row, known, spread(state, 0))
 
-    return passed
+    if not bound.most:
+
+        @inlined
+        def passed(line, known):
+            return folded(line, before(line, known))
+
+        return passed
+
+    most, first, rests = bound.most, bound.first, bound.rests
+
+    @inlined
+    def repeated(line, known):
+        known = first(line[1], line[2], before(line, known))
+        for _ in range(most):
+            earlier, known = known, folded(line, known)
+            if rests(earlier, known):
+                break
+        return known
+
+    return repeated
 
 
 def make_apply_range(formula: RowFormula, element: str, operands: Operands, known, asks: bool):
@@ -142,6 +170,10 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     first, last, may_stream = operands.output_at[0], operands.output_at[-1], operands.may_stream()
     pairs = writes_pairs(formula, operands)
     fetch_pair, put_pair = operands.fetch_pair(), operands.put_pair()
+    counts, zeros = None, zero_vectors(len(operands.outputs))
+    if formula.counts:
+        primitives = primitives_for(element)
+        counts = any_element(formula.counts, primitives, operands.full, operands.row, known)
     # Elements written at a time, and between two prefetches: a cache line of them.
     group = 2 * LANES if pairs or sixteen else LANES
     step = 64 // item if asks else group
@@ -150,7 +182,9 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     def apply_whole(line, known, i, streamed):
         p, const, row, addresses, strides = line
         full = fetch_full(p, addresses, strides, i, LANES)
-        values = apply(counting(i, 1), const, full, row, known)
+        values = zeros()
+        if counts is None or counts(counting(i, 1), const, full, row, known):
+            values = apply(counting(i, 1), const, full, row, known)
         if streamed:
             stream(addresses, i, values)
         else:
@@ -160,8 +194,11 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     def apply_pair(line, known, i, streamed):
         _, const, row, addresses, _ = line
         full, next_full = fetch_pair(addresses, i)
-        values = apply(counting(i, 1), const, full, row, known)
-        next_values = apply(counting(i + LANES, 1), const, next_full, row, known)
+        values = next_values = zeros()
+        if counts is None or counts(counting(i, 1), const, full, row, known):
+            values = apply(counting(i, 1), const, full, row, known)
+        if counts is None or counts(counting(i + LANES, 1), const, next_full, row, known):
+            next_values = apply(counting(i + LANES, 1), const, next_full, row, known)
         put_pair(addresses, i, values, next_values, streamed)
 
     @inlined
@@ -220,7 +257,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     count = leading(formula, operands)
     lead, names = make_summary(formula, formula.passes[:count], element, operands)
     rest, known = make_summary(formula, formula.passes[count:], element, operands, names)
-    four = make_four(formula, count, element, operands) if count else None
+    four: Any = make_four(formula, count, element, operands) if count else None
     read, write = tuple_intrinsics(len(names))[:2]
     box_of_four, size = stack(ROWS * len(names) * LANES), len(names) * LANES * 8
     longest = AHEAD_BYTES // (operands.edge.item * max(1, len(operands.full)))

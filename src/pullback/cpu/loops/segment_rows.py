@@ -10,9 +10,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ...formulas.record import Pass, RowFormula
+from ...formulas.record import Pass, RowFormula, names_read
 from ..codegen.bind import per_element, per_row
-from ..codegen.block import emit_word, least, word
+from ..codegen.block import emit_word, least, set_word, word
 from ..codegen.elementary import primitives_for
 from ..codegen.jit import inlined, inner
 from ..codegen.lanes import DOUBLES, I64, LANES, splat
@@ -384,6 +384,7 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids
     id_from = make_id_from(ids)
     known_at = max(1, len(operands.row)) * PITCH
     scratch = stack((known_at + (1 + len(step.names)) * PITCH) // 8)
+    counts = "extent" in names_read(formula)
 
     @inlined
     def fold_row(p, const, at, steps, left, width, states, pitch):
@@ -399,7 +400,7 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids
             write(states + 8 * whole, pitch, combine(read(states + 8 * whole, pitch), lifted))
 
     @inner
-    def fold_rows(p, const, left, width, box, pitch):
+    def fold_rows(p, const, left, width, box, count, pitch):
         addresses, strides, steps = all_addresses(p), row_strides(p), column_strides(p)
         rows, segments = word(p, NUM_INPUTS), word(p, NUM_SEGMENTS)
         # Not looked up for every row: a store to a state could have changed them.
@@ -407,6 +408,8 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids
         for n in range(rows):
             s = id_from(ids_at + n * id_stride)
             if 0 <= s < segments:
+                if counts:
+                    set_word(count, s, word(count, s) + 1)
                 at = places(addresses, strides, n, s)
                 fold_row(p, const, at, steps, left, width, box + s * size * pitch, pitch)
 
@@ -416,19 +419,25 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids
         addresses, strides, steps = all_addresses(p), row_strides(p), column_strides(p)
         columns, segments = word(p, NUM_COLUMNS), word(p, NUM_SEGMENTS)
         pitch = 8 * word(p, WIDTH)
+        counting_size = (8 * segments + LINE - 1) // LINE * LINE if counts else 0
         for unit in range(begin, end):
             left = unit * word(p, WIDTH)
             width = least(word(p, WIDTH), columns - left)
             # Vectors that cross a line are loaded and stored in two halves.
-            box = (word(p, STATES) + LINE - 1) // LINE * LINE + unit * segments * size * pitch
+            count = (word(p, STATES) + LINE - 1) // LINE * LINE
+            count += unit * (segments * size * pitch + counting_size)
+            box = count + counting_size
             for s in range(segments):
+                if counts:
+                    set_word(count, s, 0)
                 for c in range(0, width, LANES):
                     write(box + s * size * pitch + 8 * c, pitch, identity())
-            fold_rows(p, const, left, width, box, pitch)
+            fold_rows(p, const, left, width, box, count, pitch)
             for s in range(segments):
                 at = places(addresses, strides, s, s)
+                here = with_extent(const, word(count, s)) if counts else const
                 for c in range(0, width, LANES):
-                    close_at(const, boxes, c, read(box + s * size * pitch + 8 * c, pitch))
-                    finish_at(p, const, at, steps, left, width, boxes, c)
+                    close_at(here, boxes, c, read(box + s * size * pitch + 8 * c, pitch))
+                    finish_at(p, here, at, steps, left, width, boxes, c)
 
     return kernel

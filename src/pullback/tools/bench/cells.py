@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.catalog import OPS, catalog
-from ...core.declare import Op
+from ...core.declare import Op, Role, Type
 from ...core.elements import FLOATS
 from ...errors import UnsupportedError
+from ...formulas.record import RowFormula
 from ..case import Case, cuts
 from ..choices import chosen
 
@@ -22,6 +23,8 @@ class Grid:
     """Shapes with the axes to run them on, and the shapes of segment ops.
 
     All dtypes run on the first of the shapes, ``elsewhere`` says which run on the others.
+    ``classes`` are shapes of scores with a target in every row, and their dtypes; ``masked`` says
+    whether ops that take a mask run with one too.
     """
 
     shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
@@ -29,6 +32,8 @@ class Grid:
     dtypes: tuple[str, ...]
     elsewhere: tuple[str, ...] = ("f32",)
     orders: tuple[str, ...] = ("sorted", "random")
+    classes: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = ()
+    masked: bool = False
 
 
 # One size within the caches of a core, one beyond those of most CPUs.
@@ -37,6 +42,7 @@ QUICK = Grid(
     ((4096, 64, 300), (131072, 64, 10000)),
     ("f32",),
     orders=("random",),
+    classes=(((32, 128256), ("bf16",)),),
 )
 FULL = Grid(
     (
@@ -58,6 +64,8 @@ FULL = Grid(
     ((262144, 64, 10000), (477263, 256, 135361)),
     FLOATS,
     elsewhere=("f32", "bf16"),
+    classes=(((256, 128256), ("f32", "bf16")),),
+    masked=True,
 )
 
 
@@ -127,6 +135,7 @@ def _plain_cells(
     shapes: Sequence[tuple[int, ...]],
     axes: Sequence[int],
 ) -> Iterator[Case]:
+    first = (grid.shapes[0][0], list(grid.shapes[0][1]))
     for op in ops or default_ops():
         for element in dtypes or grid.dtypes:
             if element not in op.dtypes:
@@ -138,6 +147,17 @@ def _plain_cells(
             for shape, own_axes in _shapes(grid, shapes, axes, everywhere):
                 for axis in own_axes if op.parameter("axis") else own_axes[:1]:
                     yield Case.of(op, element, shape, axis=axis)
+                if grid.masked and not shapes and (shape, own_axes) == first and element == "f32":
+                    yield from (Case.of(op, element, shape, (n,), axis=-1) for n in masks(op))
+        if not shapes and any(o.type is Type.INDEX and o.role is Role.ROW for o in op.reads):
+            for shape, own in grid.classes:
+                yield from (Case.of(op, e, shape, axis=-1) for e in own if e in (dtypes or own))
+
+
+def masks(op: Op) -> list[str]:
+    """The masks of an op that is no scan: what they leave out does not enter its arithmetic."""
+    found = [o.name for o in op.reads if o.type is Type.BOOL and o.broadcasts]
+    return found if isinstance(op.record(), RowFormula) else []
 
 
 def _shapes(grid: Grid, shapes: Sequence[tuple[int, ...]], axes: Sequence[int], everywhere: bool):

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,15 +62,15 @@ class Torch:
         leaves = [tensors[n].requires_grad_() for n in variables(case)]
         gradient = to_torch(torch, dy).clone()
         own = torch_forward(torch, case, tensors)
+        mine: Callable[..., Any]
         if case.op.kind in KINDS:
-            function, keywords = getattr(pt, case.op.kind), _required(case)
-            mine = lambda *x: function(*x, dim=case.axes[0], **keywords)  # noqa: E731
+            mine = partial(getattr(pt, case.op.kind), dim=case.axes[0], **_required(case))
         else:
             mine = torch_forward(ours, case, tensors)
         if case.is_segmented:
             ids, segmented = tensors[cuts(case.op)[0].name], getattr(pt, case.op.kind)
             mine = lambda x: segmented(x, ids, case.segments)  # noqa: E731
-        functions = {"pullback": mine, "own": own}
+        functions: dict[str, Callable[..., Any]] = {"pullback": mine, "own": own}
 
         def step(function: Callable[..., Any]) -> Step:
             return lambda: torch.autograd.grad(function(*leaves), leaves, gradient)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping
@@ -11,7 +12,8 @@ import numpy as np
 
 from ...core.pair import pair_of
 from ..case import Case
-from . import plain, steps, variants
+from . import grouped, plain, steps, variants
+from .projections import BY_SORT, of_arrays, of_torch
 
 Call = Callable[[], object]
 
@@ -81,6 +83,10 @@ class NumpyPeer:
 
 def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
     """The op of a case in torch, of the operands that gradients flow to; ``given`` are all."""
+    mask = grouped.mask_of(case, given)
+    if mask is not None:
+        whole = torch_forward(torch, case.but(given=()), given)
+        return offered(case, grouped.filled(case, mask, whole, torch.masked_fill))
     if case.op.kind in steps.KINDS:
         short_enough(case)
         return recurrence(case, given, torch, steps.torch_loop(torch))
@@ -91,6 +97,9 @@ def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[
             torch_forward(torch, usual(case), {}) if case.op.kind in variants.NOTHING else 0
         )
         return form_of_scan(case, given, variants.in_torch(torch, by_scan=False), plain_scan)
+    found = grouped.torch_by_ids(torch, case, given) or grouped.torch_loss(torch, case, given)
+    if found is not None:
+        return found
     axes = case.axes
     axis = axes[0] if axes else 0
     reductions = {
@@ -117,12 +126,18 @@ def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[
     if kind in ("cumsum", "cumprod", "logcumsumexp", "softmax", "log_softmax"):
         function = getattr(torch, kind)
         return lambda x: function(x, axis)
+    if kind in BY_SORT:
+        return lambda x: BY_SORT[kind](of_torch(torch), x, axis)
     if kind == "lerp":
         return lambda a, b: torch.lerp(a, b, case.get("weight"))
-    if kind == "segment_sum":
-        ids, count = given["segment_ids"], case.segments
-        return lambda x: x.new_zeros(count, *x.shape[1:]).index_add_(0, ids, x)
     raise NotOffered(f"no {kind} of its own")
+
+
+def offered(case: Case, function: Callable[..., Any] | None) -> Callable[..., Any]:
+    """A function, or the refusal of a peer that has none."""
+    if function is None:
+        raise NotOffered(f"no {case.op.kind} of its own")
+    return function
 
 
 def torch_means(case: Case) -> dict[str, str]:
@@ -182,6 +197,27 @@ class TorchPeer:
         return call
 
 
+class SegmentReducePeer(TorchPeer):
+    """``torch.segment_reduce``, for rows in the order of their segments."""
+
+    name, module = "segment_reduce", "torch"
+
+    def _forward(self, torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
+        return offered(case, grouped.torch_by_ranges(torch, case, given))
+
+
+class EntmaxPeer(TorchPeer):
+    """The package entmax, on torch tensors."""
+
+    name, module = "entmax", "entmax"
+
+    def _forward(self, torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
+        if case.op.kind not in BY_SORT:
+            raise NotOffered(f"no {case.op.kind} of its own")
+        function = getattr(importlib.import_module("entmax"), case.op.kind)
+        return lambda x: function(x, dim=case.axes[0] if case.axes else 0)
+
+
 class CompilePeer(TorchPeer):
     """The same through ``torch.compile``."""
 
@@ -200,11 +236,19 @@ class CompilePeer(TorchPeer):
 
 def jax_forward(jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[..., Any]:
     """The op of a case in JAX, of the operands that gradients flow to; ``given`` are all."""
+    mask = grouped.mask_of(case, given)
+    if mask is not None:
+        whole = jax_forward(jax, case.but(given=()), given)
+        fill = lambda x, where, value: jax.numpy.where(where, value, x)  # noqa: E731
+        return offered(case, grouped.filled(case, mask, whole, fill))
     if case.op.kind in steps.KINDS:
         return recurrence(case, given, jax.numpy, steps.jax_associative(jax))
     if not case.is_plain:
         plain_scan = jax_forward(jax, usual(case), {}) if case.op.kind in variants.NOTHING else 0
         return form_of_scan(case, given, variants.in_jax(jax, by_loop=False), plain_scan)
+    found = grouped.jax_by_ids(jax, case, given) or grouped.jax_loss(jax, case, given)
+    if found is not None:
+        return found
     jnp, lax, kind, axes = jax.numpy, jax.lax, case.op.kind, case.axes
     axis = axes[0] if axes else 0
     scans = {
@@ -228,11 +272,10 @@ def jax_forward(jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[...,
         return lambda x: jax.nn.logsumexp(x, axis=axes, keepdims=True)
     if kind in ("softmax", "log_softmax"):
         return lambda x: getattr(jax.nn, kind)(x, axis=axis)
+    if kind in BY_SORT:
+        return lambda x: BY_SORT[kind](of_arrays(jnp), x, axis)
     if kind == "lerp":
         return lambda a, b: a + case.get("weight") * (b - a)
-    if kind == "segment_sum":
-        ids, how = given["segment_ids"], {"indices_are_sorted": case.is_sorted}
-        return lambda x: jax.ops.segment_sum(x, ids, case.segments, **how)
     raise NotOffered(f"no {kind} of its own")
 
 
@@ -253,8 +296,9 @@ class JaxPeer:
         forward = self._forward(jax, case, given)
         leaves: list[Any] = [given.get(n) for n in variables(case)]
         if case.op.direction == "forward":
-            jitted = jax.jit(forward)
-            return lambda: jax.block_until_ready(jitted(*leaves))
+            # Ids and masks are arguments: XLA would compute ahead with what it knows.
+            jitted = jax.jit(lambda held, *read: self._forward(jax, case, held)(*read))
+            return lambda: jax.block_until_ready(jitted(given, *leaves))
         dy = given[one_gradient(case)]
         made = [
             leaf
@@ -279,9 +323,16 @@ class JaxScanPeer(JaxPeer):
         return recurrence(case, given, jax.numpy, steps.jax_scan(jax))
 
 
-PEERS: Mapping[str, Any] = {
-    p.name: p for p in (TorchPeer(), CompilePeer(), JaxPeer(), JaxScanPeer(), NumpyPeer())
-}
+_ALL = (
+    TorchPeer(),
+    SegmentReducePeer(),
+    EntmaxPeer(),
+    CompilePeer(),
+    JaxPeer(),
+    JaxScanPeer(),
+    NumpyPeer(),
+)
+PEERS: Mapping[str, Any] = {p.name: p for p in _ALL}
 QUICK_PEERS = ("torch", "numpy")
 
 

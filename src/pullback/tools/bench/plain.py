@@ -12,6 +12,7 @@ import numpy as np
 
 from ..case import Case
 from . import steps
+from .projections import BY_SORT, of_arrays
 
 Array = np.ndarray
 
@@ -47,6 +48,10 @@ def _variance(x: Array, axes: tuple[int, ...], correction: float) -> Array:
     return _total((x - mean) ** 2, axes) / x.dtype.type(_divisor(x, axes, correction))
 
 
+def _by_sort(kind: str) -> Callable[[Array, tuple[int, ...], float], Array]:
+    return lambda x, axes, c: BY_SORT[kind](of_arrays(np), x, axes[0])
+
+
 # FORWARD[kind](x, axes, correction); reductions keep their axes.
 FORWARD: Mapping[str, Callable[[Array, tuple[int, ...], float], Array]] = {
     "cumsum": lambda x, axes, c: np.cumsum(x, axes[0], dtype=x.dtype),
@@ -65,6 +70,8 @@ FORWARD: Mapping[str, Callable[[Array, tuple[int, ...], float], Array]] = {
     "std": lambda x, axes, c: np.sqrt(_variance(x, axes, c)),
     "softmax": _softmax,
     "log_softmax": lambda x, axes, c: x - _log_sum(x, axes, c),
+    "sparsemax": _by_sort("sparsemax"),
+    "entmax15": _by_sort("entmax15"),
 }
 
 
@@ -117,6 +124,26 @@ def _std(dy, x, y, shape, axes, correction):
     return np.where(flat, 0, scale) * _centred(x, axes)
 
 
+def _on_support(weights: Callable[[Array], Array]) -> Callable:
+    def backward(dy, x, y, shape, axes, correction):
+        s = weights(y)
+        return s * (dy - _total(s * dy, axes) / _total(s, axes))
+
+    return backward
+
+
+def _of_magnitudes(weights: Callable[[Array], Array]) -> Callable:
+    def magnitude(dy, x, y, shape, axes, correction):
+        s, size = weights(y), np.abs(dy)
+        return s * (size + _total(s * size, axes) / _total(s, axes))
+
+    return magnitude
+
+
+def _support(y: Array) -> Array:
+    return (y > 0).astype(y.dtype)
+
+
 # BACKWARD[kind](dy, x, y, shape, axes, correction); what an op does not need is None.
 BACKWARD: Mapping[str, Callable[..., Array]] = {
     "cumsum": lambda dy, x, y, shape, axes, c: _suffix_sum(dy, axes[0]),
@@ -135,6 +162,8 @@ BACKWARD: Mapping[str, Callable[..., Array]] = {
     "std": _std,
     "softmax": lambda dy, x, y, shape, axes, c: y * (dy - _total(y * dy, axes)),
     "log_softmax": lambda dy, x, y, shape, axes, c: dy - np.exp(y) * _total(dy, axes),
+    "sparsemax": _on_support(_support),
+    "entmax15": _on_support(np.sqrt),
 }
 
 # Formulas that use a saved product need it unrounded to serve as a check.
@@ -163,6 +192,8 @@ MAGNITUDE: Mapping[str, Callable[..., Array]] = {
     "log_softmax": lambda dy, x, y, shape, axes, c: (
         np.abs(dy) + np.exp(y) * (1 + np.abs(y)) * _total(np.abs(dy), axes)
     ),
+    "sparsemax": _of_magnitudes(_support),
+    "entmax15": _of_magnitudes(np.sqrt),
 }
 
 
@@ -176,6 +207,8 @@ EXPS: Mapping[str, Callable[..., Array | float]] = {
 }
 # Forwards whose magnitude is that of the absolute values, and those that call exp.
 FORWARD_SUMS = frozenset({"cumsum", "sum", "mean"})
+# Differences of numbers up to 1, whatever comes out.
+FORWARD_DIFFERENCES = frozenset(BY_SORT)
 FORWARD_EXPS = frozenset({"softmax", "log_softmax", "logsumexp", "logcumsumexp"})
 
 

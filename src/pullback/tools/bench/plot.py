@@ -15,6 +15,7 @@ COLOURS = {
     "pullback": "#1f5fa8",
     "torch": "#e07b39",
     "compile": "#f2b880",
+    "entmax": "#b5543c",
     "jax": "#5aa469",
     "jax.scan": "#a8d5b0",
     "numpy": "#9a9a9a",

@@ -161,6 +161,8 @@ def _forward(case: Case, x: np.ndarray, backend: Backend) -> Expected:
         magnitude = plain.FORWARD[case.op.kind](np.abs(x), case.axes, case.get("correction"))
     elif case.op.kind in plain.FORWARD_EXPS:
         magnitude = (np.abs(value) + 1) * (1 + np.abs(x).max(initial=0.0))
+    elif case.op.kind in plain.FORWARD_DIFFERENCES:
+        magnitude = np.ones_like(value)
     else:
         magnitude = np.abs(value)
     exps = 2.0 if case.op.kind in plain.FORWARD_EXPS else 0.0

@@ -32,7 +32,7 @@ EPILOG = """
 Examples:
   pullback bench                                  all ops, f32: some minutes
   pullback bench softmax cumsum --dtypes f32,bf16 --shapes 4096x4096 --axes -1
-  pullback bench --full --json now.json           hours; Ctrl-C, and again to continue
+  pullback bench --full --json now.json           hours; Ctrl-C, then go on
   pullback bench --from now.json --html now.html --plot now.png
   pullback bench --compare before.json
   pullback bench cumprod --exclusive --resets --peers jax,torch

@@ -85,6 +85,16 @@ DERIVATIONS: Mapping[str, tuple[str, str, str]] = {
         "dx[j] = Σ_i dy[i]·(1[i=j] − exp(y[j])) = dy[j] − exp(y[j])·Σ_i dy[i].",
         "One number for the row, Σ dy; exp(y) is the softmax.",
     ),
+    "sparsemax": (
+        "y[i] = x[i] − tau where that is above 0, in S; Σ y = 1 gives Σ_S x − |S|·tau = 1.",
+        "So ∂tau/∂x[j] = 1/|S| for j in S, and ∂y[i]/∂x[j] = 1[i=j] − 1/|S| for i and j in S.",
+        "dx[j] = dy[j] − (Σ_S dy)/|S| in S, else 0. y tells what S is.",
+    ),
+    "entmax15": (
+        "y[i] = (x[i]/2 − tau)² where x[i]/2 is above tau, in S; there ∂y/∂(x/2 − tau) = 2·√y.",
+        "Σ y = 1 gives Σ_S √y·(1/2 − ∂tau/∂x) = 0, so ∂tau/∂x[j] = √y[j] / (2·Σ √y).",
+        "dx[j] = √y[j]·(dy[j] − Σ √y·dy / Σ √y), which is 0 where y is.",
+    ),
     "lerp": (
         "y = a + w·(b − a) = (1 − w)·a + w·b, with w a constant.",
         "∂y/∂a = 1 − w and ∂y/∂b = w, at every element alone.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -43,26 +45,38 @@ def as_record(op: Op) -> dict[str, Any]:
     }
 
 
-class Family(click.ParamType):  # type: ignore[type-arg]
-    """The name of a family that an op of the catalog has."""
+class Known(click.ParamType):  # type: ignore[type-arg]
+    """A name that an op of the catalog has for something, such as its family."""
 
-    name = "family"
+    def __init__(self, name: str, names_of: Callable[[Op], Iterable[str]]):
+        self.name, self._names_of = name, names_of
 
     def convert(self, value: Any, param: Any, ctx: Any) -> str:
         """The name."""
-        known = tuple(dict.fromkeys(op.family for op in catalog()))
+        known = list(dict.fromkeys(n for op in catalog() for n in self._names_of(op)))
         if value not in known:
-            self.fail(f"{value!r} is not one of {', '.join(known)}", param, ctx)
+            listed = ", ".join(known)
+            self.fail(f"{value!r} is not one of {listed}{meant(value, known)}", param, ctx)
         return str(value)
+
+
+def meant(text: str, known: Iterable[str]) -> str:
+    """The names nearest to a text, as the end of a message."""
+    near = difflib.get_close_matches(text, list(known), 2)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+FAMILY = Known("family", lambda op: [op.family])
+BACKEND = Known("backend", lambda op: op.backends)
 
 
 @click.command("ops", epilog=EPILOG)
 @click.argument("text", required=False)
-@click.option("--family", type=Family(), multiple=True, help="Such as scan or reduce.")
+@click.option("--family", type=FAMILY, multiple=True, help="Such as scan or reduce.")
 @click.option("--direction", type=click.Choice(["forward", "backward"]))
 @click.option("--needs", type=click.Choice(["x", "y", "none"]), help="Saves the backward wants.")
 @click.option("--dtype", type=DTYPE, help="Ops that take it, such as bf16.")
-@click.option("--backend", help="Ops that run there, such as numba or triton.")
+@click.option("--backend", type=BACKEND, help="Ops that run there, such as numba or triton.")
 @click.option("--formulas", is_flag=True, help="Show the formulas instead of the edge rules.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
@@ -76,6 +90,10 @@ def command(
     as_json: bool,
 ) -> None:
     """List the ops whose name contains TEXT, or all of them."""
+    names = [op.name for op in catalog()]
+    if text and not any(text in name for name in names):
+        hint = meant(text, names) or "; pullback ops lists them all"
+        raise click.UsageError(f"no op has {text!r} in its name{hint}")
     found = [
         op
         for op in catalog()

@@ -26,6 +26,9 @@ COMMANDS = {
     "completion": "Print a completion script for bash, zsh or fish.",
 }
 
+# Packages that commands import and nothing else does.
+NEEDED = ("rich", "mpmath")
+
 EXAMPLES = """
 \b
 Examples:
@@ -84,6 +87,11 @@ class Commands(click.Group):
             fail(error.format_message())
         except PullbackError as error:
             fail(str(error))
+        except ModuleNotFoundError as error:
+            # What only the command line needs; the library does without.
+            if error.name is None or error.name.partition(".")[0] not in NEEDED:
+                raise
+            fail(f"this command needs {error.name}: pip install {error.name.partition('.')[0]}")
         except MemoryError:
             fail("not enough memory")
         except BrokenPipeError:
@@ -108,7 +116,7 @@ def fail(message: str, code: int = 2) -> NoReturn:
 
 @click.group(
     cls=Commands,
-    help="Gradient kernels for scans, reductions, softmax, lerp and segment sums.",
+    help="Gradient kernels for scans, recurrences, reductions, softmax, lerp, segments and losses.",
     epilog=EXAMPLES,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

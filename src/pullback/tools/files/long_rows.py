@@ -195,7 +195,8 @@ class LongRows:
                 slice(None) if n == 1 else part
                 for n, part in zip(array.shape, self._index(box)[:-1], strict=True)
             )
-            loaded = self._operands.load(name, array[(*index, ...)])
+            everywhere: tuple[Any, ...] = (*index, ...)
+            loaded = self._operands.load(name, array[everywhere])
             lengths = dict(zip(case.axes, (s.stop - s.start for s in box), strict=True))
             shape = [lengths.get(d, n) for d, n in enumerate(case.shape)]
             rows = to_rows(case.problem, name, np.broadcast_to(loaded, shape))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ...cpu.compile import source_digest
 from ...cut import Cut as RowCut
 from ...cut import Piece, evaluate, to_rows
 from ...errors import InvalidProblemError, PullbackError
+from ...formulas.record import repeats
 from ...memory.view import DTYPES
 from ...threads import get_num_threads
 from ..bench.warm import warm_up
@@ -309,6 +310,8 @@ class Run:
             return dataclasses.replace(made, fits=True)
         # Narrow columns that fit are read once, pieces of wide ones once for every sweep.
         narrow = cut(case, strides, each, int(budget * (1 - PICKING_SHARE)), narrowest=1)
+        if not narrow.fits and repeats(case.formula):
+            self._refuse("is not cut along its axis", int(math.prod(narrow.block) * each))
         return narrow if narrow.fits else made
 
     def _cut_sums(self) -> Plan:
@@ -322,15 +325,19 @@ class Run:
         ids = self.arrays[self.ids]
         return cut_segments(ids, segments, self._row_bytes, budget, self._load_ids)
 
+    def _refuse(self, why: str, needed: int) -> NoReturn:
+        """Raise for what needs more bytes at a time than there is room for."""
+        least = self.taken + int(needed / OPERAND_SHARE)
+        raise InvalidProblemError(
+            f"memory: {self.case.op.name} {why} and takes "
+            f"{-(-least // 10**6)} MB in all, got {(self.job.memory or self.room) // 10**6} MB"
+        )
+
     def _whole(self) -> Plan:
         """All in one block, or an error where that does not fit."""
         needed = self.total + self._workspace
         if needed > self.room:
-            least = self.taken + int(needed / OPERAND_SHARE)
-            raise InvalidProblemError(
-                f"memory: {self.case.op.name} is not cut into blocks and takes "
-                f"{-(-least // 10**6)} MB in all, got {(self.job.memory or self.room) // 10**6} MB"
-            )
+            self._refuse("is not cut into blocks", needed)
         return Cut(self.case.shape, tuple(max(1, n) for n in self.case.shape), True)
 
     @property
