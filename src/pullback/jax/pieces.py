@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.declare import Operand, Role
 from ..core.problem import Problem
-from ..cut import Cut, Piece, settled
+from ..cut import Cut, Piece, settled, warm
 from ..cut.text import cut_of, text_of
 from ..errors import InvalidProblemError, UnsupportedError
 from . import on_host
@@ -115,6 +115,9 @@ class CutCall:
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """The outputs of this device's shard, of its operands in order."""
         cut, problem = self.cut, self.problem
+        # A device that compiles would keep the others waiting, and XLA gives up after 40 seconds.
+        kinds = zip(self.inputs, arrays, strict=True)
+        warm(problem, tuple((n, np.dtype(a.dtype).name) for n, a in kinds))
         operands = [
             self._to_rows(problem.op.operand(n), a)
             for n, a in zip(self.inputs, arrays, strict=True)
