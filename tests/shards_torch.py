@@ -7,10 +7,12 @@ fork, so that each is made once.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -34,7 +36,7 @@ from pullback.torch.forms import Form, as_tuple
 from pullback.torch.operations import kind_of
 from pullback.torch.shards import give_rules
 
-WORLD = int(os.environ.get("WORLD", "4"))
+WORLD = 4
 # Longer than a block of four shards, and not a multiple of one.
 SCAN, ROW = 2500, 9000
 
@@ -205,11 +207,18 @@ def check_refusals(mesh: DeviceMesh, x: torch.Tensor) -> None:
             call()
 
 
-def check_compiled(mesh: DeviceMesh, x: torch.Tensor) -> None:
+def check_compiled(mesh: DeviceMesh, x: torch.Tensor, dy: torch.Tensor) -> None:
+    """Forward and backward of a compiled function, sharded along a batch and along the axis."""
     compiled = torch.compile(lambda t: pt.softmax(t, 1), backend="aot_eager")
+    plain = x.clone().requires_grad_()
+    want = pt.softmax(plain, 1)
+    want.backward(dy)
     for placement in (Shard(0), Shard(1)):
-        found = compiled(placed_on(mesh, x, [placement]))
-        assert is_sharded_like(found, pt.softmax(x, 1)), placement
+        sharded = placed_on(mesh, x, [placement]).requires_grad_()
+        found = compiled(sharded)
+        assert is_sharded_like(found, want), placement
+        found.backward(placed_on(mesh, dy, [placement]))
+        assert is_sharded_like(sharded.grad, plain.grad), placement
 
 
 def told(rank: int, what: str) -> None:
@@ -217,30 +226,71 @@ def told(rank: int, what: str) -> None:
         print(f"{what}: same bytes, {time.process_time():.1f} s", flush=True)
 
 
-def work(rank: int, port: int, calls: list[Call], more: dict[str, Any]) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+def check_all(rank: int, calls: list[Call], more: dict[str, Any]) -> None:
+    """Everything, in one of four processes; two of them also by themselves."""
     four, two = DeviceMesh("cpu", list(range(WORLD))), DeviceMesh("cpu", [0, 1])
     check_every_op(calls, [four])
     told(rank, "every op")
     check_on_grid(more["on_grid"], four)
     check_autograd(four, more["x"], more["dy"])
-    told(rank, "autograd")
     check_nested(more["even"])
     check_refusals(four, more["x"])
-    told(rank, "nested, refused")
-    check_compiled(four, more["x"])
-    told(rank, "compiled")
+    told(rank, "autograd, nested, refused")
     if rank < 2:
-        check_every_op(calls[:6], [two])
+        check_every_op(calls, [two])
         check_autograd(two, more["x"], more["dy"])
-    dist.barrier()
-    dist.destroy_process_group()
+        told(rank, "two of them")
+        check_compiled(two, more["x"], more["dy"])
+        told(rank, "compiled")
+
+
+def in_processes(work: Callable[[int], None]) -> None:
+    """Run a function of the rank in processes that know each other; when one fails, all end."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(probe.getsockname()[1]))
+    workers = set()
+    for rank in range(WORLD):
+        worker = os.fork()
+        if worker:
+            workers.add(worker)
+            continue
+        try:
+            dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+            work(rank)
+            dist.barrier()
+            dist.destroy_process_group()
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    while workers:
+        ended, status = os.wait()
+        workers.discard(ended)
+        if status:
+            for worker in workers:
+                os.kill(worker, signal.SIGKILL)
+            raise SystemExit("a process failed")
+
+
+def alone() -> None:
+    """One thread in every process, of which there are as many as cores or more."""
+    pb.set_num_threads(1)
+    torch.set_num_threads(1)
+
+
+def check_one(name: str) -> None:
+    """One op, forward or backward, along a batch and along its axis."""
+    alone()
+    call = Call(OPS[name])
+    call.warm()
+    in_processes(lambda rank: check_every_op([call], [DeviceMesh("cpu", list(range(WORLD)))]))
+    print("same bytes")
 
 
 def main() -> None:
-    pb.set_num_threads(1)
-    torch.set_num_threads(1)
+    alone()
     calls = [Call(op) for op in OPS.values()]
     calls += [Call(OPS[name], element, **how) for name, element, how in VARIANTS]
     generator = torch.Generator().manual_seed(0)
@@ -252,23 +302,7 @@ def main() -> None:
     }
     for call in calls:
         call.warm()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    workers = []
-    for rank in range(WORLD):
-        worker = os.fork()
-        if not worker:
-            try:
-                work(rank, port, calls, more)
-            except BaseException:
-                traceback.print_exc()
-                sys.stderr.flush()
-                os._exit(1)
-            os._exit(0)
-        workers.append(worker)
-    failed = [os.waitstatus_to_exitcode(os.waitpid(w, 0)[1]) for w in workers]
-    assert failed == [0] * WORLD, failed
+    in_processes(lambda rank: check_all(rank, calls, more))
     print("same bytes")
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import pullback as pb
+from pullback.tools.cli import main
 from pullback.tools.files import running, zarrs
 from run_files import contents, normal, refused, run, same
 
@@ -148,6 +150,29 @@ def test_a_missing_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert "pip install 'pullback[zarr]'" in told
 
 
+def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "LARGEST_BLOCK", 1 << 9)
+    x = normal(40, 64)
+    save(tmp_path / "x.zarr", x, (4, 64))
+    told = ["softmax", "--x", tmp_path / "x.zarr", "--out", tmp_path / "y.zarr"]
+    saves, calls = zarrs.StoredZarr.save, []
+
+    def interrupt(self: zarrs.StoredZarr, *what: object) -> None:
+        calls.append(self)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        saves(self, *what)
+
+    monkeypatch.setattr(zarrs.StoredZarr, "save", interrupt)
+    result = CliRunner().invoke(main, ["run", *map(str, told)])
+    assert result.exit_code == 130
+    assert "3 of " in result.output
+    assert not (tmp_path / "y.zarr").exists()
+    assert "3 of them before" in run(*told, "--resume")
+    assert same(load(tmp_path / "y.zarr"), pb.softmax(x))
+    assert sorted(contents(tmp_path)) == ["x.zarr", "y.zarr"]
+
+
 def test_a_chunk_that_changes_during_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,8 +185,11 @@ def test_a_chunk_that_changes_during_the_run(
             os.utime(self.file.path / "c" / "0" / "0", ns=(1, 1))
 
     monkeypatch.setattr(zarrs.StoredZarr, "load", change)
-    told = refused(tmp_path, "softmax", "--x", tmp_path / "x.zarr", "--out", tmp_path / "y.zarr")
-    assert "x.zarr: was changed during the run" in told
+    told = ["run", "softmax", "--x", tmp_path / "x.zarr", "--out", tmp_path / "y.zarr"]
+    result = CliRunner().invoke(main, [*map(str, told)])
+    assert result.exit_code == 2
+    assert "x.zarr: was changed during the run" in result.output
+    assert not (tmp_path / "y.zarr").exists()
 
 
 class TestWorkers:

@@ -27,10 +27,21 @@ def test_shards_begin_where_torch_puts_them(n: int, sizes: tuple[int, ...]) -> N
     assert (found[0], found[-1]) == (0, n)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="processes are forked")
+no_fork = pytest.mark.skipif(sys.platform == "win32", reason="processes are forked")
+
+
+@no_fork
 def test_every_op_on_dtensors() -> None:
     pytest.importorskip("torch.distributed.tensor")
     script = "import shards_torch; shards_torch.main()"
+    assert "compiled: same bytes" in run_script(script, flags=())
+
+
+@no_fork
+def test_a_scan_on_four_processes() -> None:
+    """Shards of 625 elements: blocks of 512 move, from the end on, with the neighbours' border."""
+    pytest.importorskip("torch.distributed.tensor")
+    script = "import shards_torch; shards_torch.check_one('cummax_backward')"
     assert "same bytes" in run_script(script, flags=())
 
 

@@ -418,6 +418,13 @@ FAULTS = (
         "test_shards.py::test_shards_begin_where_torch_puts_them[10-sizes0]",
     ),
     Fault(
+        "shards: border of a later shard",
+        "torch/shards.py",
+        "range(self.mine + 1, count) if self.problem.reverse else range(self.mine - 1, -1, -1)",
+        "range(count)",
+        "test_shards.py::test_a_scan_on_four_processes",
+    ),
+    Fault(
         "shards: halo from the wrong side",
         "jax/pieces.py",
         "pairs = [(k + by, k) for k in",

@@ -54,6 +54,7 @@ def cumsum(
     offsets: ArrayLike | None = None,
     reverse: bool = False,
     exclusive: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """cumsum: y[j] = Σ_{i≤j} x[i].
 
@@ -68,6 +69,7 @@ def cumprod(
     offsets: ArrayLike | None = None,
     reverse: bool = False,
     exclusive: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """cumprod: y[j] = Π_{i≤j} x[i].
 
@@ -84,6 +86,7 @@ def cummax(
     reverse: bool = False,
     exclusive: bool = False,
     ties: Literal["first", "last"] | Ties = "first",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """cummax: y[j] = max_{i≤j} x[i].
 
@@ -100,6 +103,7 @@ def cummin(
     reverse: bool = False,
     exclusive: bool = False,
     ties: Literal["first", "last"] | Ties = "first",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """cummin: y[j] = min_{i≤j} x[i].
 
@@ -115,6 +119,7 @@ def logcumsumexp(
     offsets: ArrayLike | None = None,
     reverse: bool = False,
     exclusive: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """logcumsumexp: y[j] = log Σ_{i≤j} exp(x[i]).
 
@@ -129,6 +134,7 @@ def sum(
     where: ArrayLike | None = None,
     keepdims: bool = False,
     initial: ArrayLike | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """sum: y = Σ x.
 
@@ -142,6 +148,7 @@ def mean(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """mean: y = Σ x / n.
 
@@ -157,6 +164,7 @@ def max(
     keepdims: bool = False,
     initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """max: y = max x.
 
@@ -172,6 +180,7 @@ def min(
     keepdims: bool = False,
     initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """min: y = min x.
 
@@ -186,6 +195,7 @@ def prod(
     where: ArrayLike | None = None,
     keepdims: bool = False,
     initial: ArrayLike | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """prod: y = Π x.
 
@@ -199,6 +209,7 @@ def norm2(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """norm2: y = √Σ x².
 
@@ -212,6 +223,7 @@ def logsumexp(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """logsumexp: y = log Σ exp(x).
 
@@ -227,6 +239,7 @@ def var(
     keepdims: bool = False,
     ddof: float = 0,
     correction: float | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """var: y = Σ (x−mean)² / m, m = max(n−correction, 1).
 
@@ -242,6 +255,7 @@ def std(
     keepdims: bool = False,
     ddof: float = 0,
     correction: float | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """std: y = √(Σ (x−mean)² / m), m = max(n−correction, 1).
 
@@ -250,7 +264,11 @@ def std(
     """
 
 def softmax(
-    x: ArrayLike, axis: int | Sequence[int] = -1, *, where: ArrayLike | None = None
+    x: ArrayLike,
+    axis: int | Sequence[int] = -1,
+    *,
+    where: ArrayLike | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """softmax: y = exp(x) / Σ exp(x).
 
@@ -258,21 +276,29 @@ def softmax(
     """
 
 def log_softmax(
-    x: ArrayLike, axis: int | Sequence[int] = -1, *, where: ArrayLike | None = None
+    x: ArrayLike,
+    axis: int | Sequence[int] = -1,
+    *,
+    where: ArrayLike | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """log_softmax: y = x − log Σ exp(x).
 
     Gradient: dx = dy − exp(y)·Σ dy.
     """
 
-def sparsemax(x: ArrayLike, axis: int | Sequence[int] = -1) -> Array:
+def sparsemax(
+    x: ArrayLike, axis: int | Sequence[int] = -1, *, axis_name: str | tuple[str, ...] | None = None
+) -> Array:
     """sparsemax: y = max(x − tau, 0), tau such that Σ y = 1.
 
     Gradient: dx = dy − mean of dy where y > 0.
     Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
     """
 
-def entmax15(x: ArrayLike, axis: int | Sequence[int] = -1) -> Array:
+def entmax15(
+    x: ArrayLike, axis: int | Sequence[int] = -1, *, axis_name: str | tuple[str, ...] | None = None
+) -> Array:
     """entmax15: y = max(x/2 − tau, 0)², tau such that Σ y = 1.
 
     Gradient: dx = √y·(dy − Σ √y·dy / Σ √y).
@@ -444,6 +470,7 @@ def linear_recurrence(
     resets: ArrayLike | None = None,
     reverse: bool = False,
     return_final: Literal[False] = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """linear_recurrence: y[t] = a[t]·y[t−1] + b[t], y[−1] = initial or 0.
 
@@ -461,6 +488,7 @@ def linear_recurrence(
     resets: ArrayLike | None = None,
     reverse: bool = False,
     return_final: Literal[True],
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> tuple[Array, Array]: ...
 def discounted_sum(
     x: ArrayLike,
@@ -469,6 +497,7 @@ def discounted_sum(
     done: ArrayLike | None = None,
     initial: ArrayLike | None = None,
     axis: int = -1,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """discounted_sum: y[t] = x[t] + γ[t]·(1−done[t])·y[t+1].
 
@@ -486,6 +515,7 @@ def gae(
     terminated: ArrayLike | None = None,
     truncated: ArrayLike | None = None,
     axis: int = -1,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> tuple[Array, Array]:
     """gae: A[t] = δ[t] + γλ·(1−(terminated or truncated))·A[t+1], δ[t] = r[t] + γ·(1−terminated)·v′[t] − v[t]; returns = A + v.
 
@@ -501,6 +531,7 @@ def cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> tuple[Array, Array]:
     """cross_entropy: loss = lse − (1−e)·x[target] − e·mean(x) + z·lse², lse = log Σ exp(x).
 
@@ -516,6 +547,7 @@ def amax(
     keepdims: bool = False,
     initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """max: y = max x.
 
@@ -531,6 +563,7 @@ def amin(
     keepdims: bool = False,
     initial: ArrayLike | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """min: y = min x.
 
@@ -546,6 +579,7 @@ def cumlogsumexp(
     offsets: ArrayLike | None = None,
     reverse: bool = False,
     exclusive: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """logcumsumexp: y[j] = log Σ_{i≤j} exp(x[i]).
 

@@ -23,8 +23,10 @@ try:
     # The primitives that are told the devices when they are lowered, and whether collectives note
     # what varies over devices: the program of a partitioned op has no mesh to note it of.
     from jax._src.config import _check_vma
-    from jax._src.dispatch import prim_requires_devices_during_lowering as _told
+    from jax._src.dispatch import prim_requires_devices_during_lowering as _devices
     from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
+
+    _told: set[Any] | None = _devices
 except ImportError:  # another JAX: calls on several devices are not partitioned
     _told = None
 
@@ -125,7 +127,8 @@ class Rules:
                     tuple(f"{own}x{d}" if at is None else f"d{at}" for d, at in enumerate(dims))
                 )
             mapped.append(tuple(rows))
-        return SdyShardingRule(*mapped)
+        made: Any = SdyShardingRule
+        return made(*mapped)
 
     def _where(self, sides: Sequence[tuple[str, Any]]) -> dict[int, tuple[Any, ...]]:
         """The mesh axes that shard each dimension of the problem."""

@@ -24,7 +24,7 @@ from .docstrings import docstring
 from .forms import one_dim
 from .launches import PLAIN
 from .operations import Kind, Operation, kind_of
-from .shards import is_sharded, replicated
+from .shards import gathered_whole, is_sharded, replicated
 from .signatures import Argument, arguments_of
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
@@ -111,7 +111,7 @@ def _borders(offsets: Tensor, x: Tensor, dim: int, name: str) -> Tensor:
         return torch.as_tensor(marks, device=x.device)
     if is_sharded(x):
         # The same for every process; each takes its part where the dimension is sharded.
-        whole = offsets.full_tensor() if is_sharded(offsets) else offsets
+        whole = gathered_whole(offsets)
         return replicated(torch.as_tensor(borders(whole, shape, dim, name)), x)
     extent = shape[dim] if shape else 1
     none = torch.zeros(extent + 1, dtype=torch.bool, device=x.device)

@@ -87,8 +87,9 @@ def _states(
     return _tensor(cut.summary(sweep, piece, [_array(s) for s in states]))
 
 
-def _fake_states(operands, before, states, problem, sweep, start, length):  # type: ignore[no-untyped-def]
+def _fake_states(operands, before, states, problem, sweep, start, length):
     cut = cut_of(problem)
+    assert isinstance(cut, Cut)
     size = len(cut.sweeps[sweep].monoid.state)
     shape = (*_batch_of(cut, operands), -(-length // cut.block), size)
     return operands[0].new_empty(shape, dtype=torch.float64)
@@ -112,7 +113,7 @@ def _joined(
     return _tensor(state if cut.sweeps[sweep].whole else here).clone(), _tensor(state)
 
 
-def _fake_joined(rows, gathered, problem, sweep, blocks, mine):  # type: ignore[no-untyped-def]
+def _fake_joined(rows, gathered, problem, sweep, blocks, mine):
     shape = (*gathered.shape[1:-2], gathered.shape[-1])
     return gathered.new_empty(shape), gathered.new_empty(shape)
 
@@ -165,7 +166,7 @@ def _folded(
     return _tensor(found.copy())
 
 
-def _fake_folded(operands, before, states, carry, problem, sweep, start, length):  # type: ignore[no-untyped-def]
+def _fake_folded(operands, before, states, carry, problem, sweep, start, length):
     cut = cut_of(problem)
     reads = cut.reads
     tables = (k for k, o in enumerate(reads) if o.role in (Role.ELEMENT, Role.ROW))
@@ -174,7 +175,7 @@ def _fake_folded(operands, before, states, carry, problem, sweep, start, length)
     return operands[0].new_empty(shape, dtype=torch.float64)
 
 
-def _fake_applied(operands, before, states, problem, start, length):  # type: ignore[no-untyped-def]
+def _fake_applied(operands, before, states, problem, start, length):
     cut = cut_of(problem)
     if isinstance(cut, SegmentCut):
         tables = (k for k, o in enumerate(cut.reads) if o.role in (Role.ELEMENT, Role.ROW))
@@ -199,7 +200,7 @@ def _finished(rows: list[Tensor], states: list[Tensor], problem: str) -> list[Te
     ]
 
 
-def _fake_finished(rows, states, problem):  # type: ignore[no-untyped-def]
+def _fake_finished(rows, states, problem):
     cut = cut_of(problem)
     return [
         states[0].new_empty(states[0].shape[:-1], dtype=_dtype(cut.problem, o))

@@ -38,6 +38,12 @@ def is_sharded(t: Any) -> bool:
     return module is not None and isinstance(t, module.DTensor)
 
 
+def gathered_whole(t: Any) -> Tensor:
+    """A tensor as every process has it, of a DTensor too."""
+    found: Tensor = t.full_tensor() if is_sharded(t) else t
+    return found
+
+
 def replicated(t: Tensor, like: Any) -> Any:
     """A tensor that all processes have alike, as a DTensor on the mesh of another."""
     from torch.distributed.tensor import DTensor, Replicate
@@ -232,9 +238,10 @@ class _Call:
         inner = axes[axes.index(first) + 1 :]
         outer = axes[: axes.index(first)]
         if any(self.where[m] != first for m in mesh_dims) or any(self.shape[d] > 1 for d in outer):
+            found = ", ".join(sorted({str(self.where[m]) for m in mesh_dims}))
             raise UnsupportedError(
                 f"{name}: of its dimensions {axes} only the first may be sharded, got shards along "
-                f"{sorted({self.where[m] for m in mesh_dims})}; redistribute first"
+                f"{found}; redistribute first"
             )
         step = math.prod(self.shape[d] for d in inner)
         return _Cut(self, levels_of(self.mesh, mesh_dims), step).run(local)

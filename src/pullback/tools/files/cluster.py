@@ -125,7 +125,7 @@ class ClusterRun:
         found = {}
         for name, held in list(stored.items()):
             shape, role = held.array.shape, case.role(name)
-            own = tuple((n,) for n in shape)
+            own: Chunks = tuple((n,) for n in shape)
             if role is Role.ELEMENT and shape == full:
                 own = chunks
             elif case.is_segmented and role in (Role.ELEMENT, Role.IDS):
@@ -159,8 +159,8 @@ class ClusterRun:
         case, budget = self.case, self._budget
         each = self._total / max(1, math.prod(case.shape))
         if case.is_segmented:
-            rows = max(1, int(budget // max(1, each * case.shape[1])))
-            return (_equal(case.shape[0], rows), (case.shape[1],))
+            count = max(1, int(budget // max(1, each * case.shape[1])))
+            return (_equal(case.shape[0], count), (case.shape[1],))
         full = next((n for n in case.reads if case.role(n) is Role.ELEMENT), None)
         stored = self.operands.stored[full] if full else None
         grain: tuple[int, ...] = ()

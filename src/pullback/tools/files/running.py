@@ -453,7 +453,8 @@ class Run:
 
         arrays, results = whole(self.arrays), whole(outputs)
         for columns in plan.boxes():
-            parts = {n: a[(slice(None), *columns)] for n, a in results.items()}
+            where = (slice(None), *columns)
+            parts = {n: a[where] for n, a in results.items()}
             size = self.total // plan.count
             run = partial(self._run_table, arrays, results, columns, parts, size)
             yield Step(size, parts, run)

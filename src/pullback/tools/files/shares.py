@@ -18,6 +18,12 @@ from .boxes import Box
 from .transfer import packed_like
 
 
+def _part(array: np.ndarray, where: Box) -> np.ndarray:
+    everywhere: tuple[Any, ...] = (*where, ...)  # keeps an array without dimensions an array
+    found: np.ndarray = array[everywhere]
+    return found
+
+
 def _memory(size: int) -> np.ndarray:
     return np.empty(size, np.uint8)
 
@@ -35,7 +41,7 @@ class Source:
         """A part of it, in memory."""
         with ExitStack() as stack:
             stored = files.open_input(Path(self.path), self.name, self.dtype, self.shape, stack)
-            part = stored.array[(*where, ...)]
+            part = _part(stored.array, where)
             buffer = packed_like(part, _memory)
             stored.load(part, buffer)
             return buffer
@@ -62,7 +68,7 @@ class Share:
         return Share(self._source, self._where, tuple(self._order[a] for a in axes))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        found = self._source.read(self._where).transpose(self._order)
+        found: np.ndarray = self._source.read(self._where).transpose(self._order)
         return found if dtype is None else found.astype(dtype, copy=False)
 
     def __getitem__(self, index: Any) -> Any:
@@ -80,7 +86,7 @@ class Target:
         """Write a part of it; returns how many bytes."""
         with ExitStack() as stack:
             stored = self.form.open(Path(self.path), stack)
-            part = stored.array[(*where, ...)]
+            part = _part(stored.array, where)
             buffer = packed_like(part, _memory)
             buffer[...] = values
             stored.save(part, buffer, shared=True)

@@ -167,9 +167,11 @@ class TableRun:
     def _whole(self, name: str) -> np.ndarray:
         array = self._arrays[name]
         if self._case.role(name) is Role.OFFSETS:
-            return self._operands.load(name, array).copy()
+            offsets: np.ndarray = self._operands.load(name, array).copy()
+            return offsets
         loaded = self._operands.load(name, array[self._at(slice(None))])
-        return loaded.reshape(len(array), self._width)
+        table: np.ndarray = loaded.reshape(len(array), self._width)
+        return table
 
     def _pieces(
         self, whole: Arrays, known: list[np.ndarray] | None
