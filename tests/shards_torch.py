@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+import torch._dynamo.backends.debugging  # once, before there are processes that would each do it
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor

@@ -14,7 +14,8 @@ from pullback.tools.files import running, tables
 from pullback.tools.operands import make_operands
 from run_files import refused, run, same
 
-SEGMENTS = 9
+# Several pieces of rows, however few columns there are at a time.
+ROWS, SEGMENTS = 400, 9
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def check(folder: Path, name: str, tail: tuple[int, ...], order: str = "C", **ho
     """Compare with the function; returns how many blocks there were."""
     width = int(np.prod(tail))
     op = OPS[name]
-    case = Case.of(op, "f32", (60, width), segments=SEGMENTS, **how)
+    case = Case.of(op, "f32", (ROWS, width), segments=SEGMENTS, **how)
     operands = make_operands(case)
     told: list[object] = []
     for operand, array in operands.items():

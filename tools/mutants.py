@@ -394,7 +394,7 @@ FAULTS = (
         "cut/engine.py",
         "at = high if self.problem.reverse else low - 1",
         "at = high - 1 if self.problem.reverse else low",
-        "test_cut.py::test_a_cut_op_has_the_bytes_of_the_uncut_one[cummax_backward]",
+        "test_cut.py::test_a_cut_op_has_the_bytes_of_the_uncut_one[linear_recurrence_backward]",
     ),
     Fault(
         "cut: states of the wrong chunk",

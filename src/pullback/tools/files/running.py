@@ -45,6 +45,9 @@ LARGEST_BLOCK = 1 << 28
 # Without a limit, a row that is longer than a block is still read as a whole up to this.
 LARGEST_ROW = 1 << 30
 LEAST_ROOM = 24 << 20
+# Of the elements that rows have in memory, what the states of their blocks take at most: five
+# float64 for 512 elements of two bytes, in front of a block and behind it.
+STATES_SHARE = 0.08
 # Of the room for a block of segments, what is read of the table at a time.
 PICKING_SHARE = 0.2
 
@@ -260,7 +263,11 @@ class Run:
         if job.memory is None:
             return max(LARGEST_BLOCK, min(available_bytes() // 2, LARGEST_ROW))
         self.taken = resident_bytes() + self._beside
-        return self._room_beside(0 if self._sums_unsorted else self._workspace)
+        workspace = 0 if self._sums_unsorted else self._workspace
+        if not case.is_segmented:
+            # States of blocks: of a part of the rows there are as many fewer.
+            workspace = min(workspace, int((job.memory - self.taken) * STATES_SHARE))
+        return self._room_beside(max(0, workspace))
 
     def _prepare_pieces(self) -> None:
         """Count what compiling the kernels of pieces takes."""
