@@ -210,10 +210,11 @@ class TestWorkers:
         assert same(load(tmp_path / "y.zarr"), pb.cumsum(x, 1, reverse=True))
 
     def test_a_cluster_that_is_given(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Segments, columns beside each other in one file, and a worker that cannot write."""
+        """Segments, columns beside each other in one file, and workers that cannot write."""
         import distributed
 
         monkeypatch.setattr("pullback.tools.files.cluster.TASK_BYTES", 1 << 12)
+        monkeypatch.setattr("pullback.tools.files.blocks.NARROWEST", 64)
         rows, ids = normal(500, 3, 8), RNG.integers(0, 41, 500)
         np.save(tmp_path / "rows.npy", rows)
         np.save(tmp_path / "ids.npy", ids)
@@ -224,18 +225,21 @@ class TestWorkers:
             run("segment_softmax", "--input", tmp_path / "rows.npy", "--ids", tmp_path / "ids.npy",
                 "--num-segments", 41, "--out", tmp_path / "y.npy", *where)  # fmt: skip
             assert same(np.load(tmp_path / "y.npy"), pb.segment_softmax(rows, ids, 41))
-            run("softmax", "--x", tmp_path / "x.zarr", "--axis", 0, "--out", tmp_path / "s.npy",
-                *where)  # fmt: skip
+            said = run("softmax", "--x", tmp_path / "x.zarr", "--axis", 0, "--out",
+                       tmp_path / "s.npy", *where)  # fmt: skip
+            assert int(re.search(r"(\d+) block", said)[1]) > 1
             assert same(np.load(tmp_path / "s.npy"), pb.softmax(x, axis=0))
             with distributed.Client(cluster) as client:
-                one = next(iter(client.scheduler_info()["workers"]))
-                client.run(limit_files, workers=[one])
+                client.run(limit_files)
             told = refused(tmp_path, "softmax", "--x", tmp_path / "x.zarr", "--axis", 0,
                            "--out", tmp_path / "z.npy", *where)  # fmt: skip
             assert "z.npy" in told
             assert "File too large" in told
 
-    def test_what_a_cluster_does_not_do(self, tmp_path: Path) -> None:
+    def test_what_a_cluster_does_not_do(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("pullback.tools.files.cluster.PATIENCE", 1)
         np.savez(tmp_path / "x.npz", x=normal(3, 4))
         np.save(tmp_path / "x.npy", normal(3, 4))
         out = ("--out", tmp_path / "y.npy")

@@ -23,6 +23,7 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
+@lru_cache(1024)
 def problem_of(text: str) -> Problem:
     """The problem that a text says."""
     values = {n: _tuples(v) for n, v in json.loads(text).items()}

@@ -14,13 +14,20 @@ from .layout import to_rows
 from .segments import SegmentCut
 
 _FEW = 32
+# Rows of so many elements are cut over threads, which other kernels do.
+_LONG = 1 << 20
 
 
 @lru_cache(1024)
 def warm(problem: Problem, dtypes: tuple[tuple[str, str], ...]) -> None:
-    """Run an op on one small piece; ``dtypes`` are those of the operands, by name."""
+    """Run an op on one piece of few rows; ``dtypes`` are those of the operands, by name."""
     segments = None if problem.segments is None else min(problem.segments, _FEW)
-    small = replace(problem, shape=tuple(min(n, _FEW) for n in problem.shape), segments=segments)
+    shape = [min(n, _FEW) for n in problem.shape]
+    if not problem.is_segmented and len(problem.axes) == 1:
+        (axis,) = problem.axes
+        shape = [1 if n == 1 else min(n, 2) for n in shape]
+        shape[axis] = min(problem.shape[axis], _LONG)
+    small = replace(problem, shape=tuple(shape), segments=segments)
     if 0 in small.shape:
         return
     tiny = {n: np.zeros(small.shape_of(n), dtype) for n, dtype in dtypes}
