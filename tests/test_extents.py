@@ -1,8 +1,9 @@
 """Extents at and around every boundary of lanes, groups, chunks and blocks.
 
-A row is compared with the oracle; lanes across columns must give the bytes of lanes along the
-row, so columns need no oracle of their own. The narrow types are compared with the float64
-result of the same numbers, which is good to far less than the rounding they are allowed.
+A row in float64 is compared with the oracle; lanes across columns must give the bytes of lanes
+along the row, so columns need no oracle of their own. The narrower types are compared with the
+float64 result of the same numbers, which is good to far less than the rounding they are allowed,
+and float32 at some extents with the oracle, too.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from quick_data import quick_operands
 from tolerance import exp_argument, failure, wrong_with
 
 EXTENTS = (1, 7, 8, 9, 63, 64, 65, 511, 512, 513, 4095, 4096, 4097, 5000)
-# The oracle's logarithms take 0.2 ms an element.
+# The oracle takes up to 0.2 ms an element, where it takes logarithms.
 FEWER = (7, 9, 65, 513, 4097)
 WIDTH = 9
 
 ALONG_AN_AXIS = [n for n, op in OPS.items() if has_axis(op)]
 
 
-def extents(name: str) -> tuple[int, ...]:
+def extents(name: str, element: str) -> tuple[int, ...]:
     case = default(OPS[name], "f64")
     slow = case.has_exponentials and isinstance(case.formula, ScanFormula)
-    return FEWER if slow else EXTENTS
+    return FEWER if slow or element != "f64" else EXTENTS
 
 
 @pytest.mark.parametrize("element", ["f32", "f64"])
 @pytest.mark.parametrize("name", ALONG_AN_AXIS)
 def test_row_equals_the_oracle(name, element):
     wrong = []
-    for n in extents(name):
+    for n in extents(name, element):
         case = default(OPS[name], element, (1, n)).but(reverse=n % 2 == 0)
         given = quick_operands(case, seed=n)
         wrong += wrong_with(case, given, run_fenced(case, given))
@@ -44,7 +45,7 @@ def test_row_equals_the_oracle(name, element):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("element", ["f16", "bf16"])
+@pytest.mark.parametrize("element", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("name", ALONG_AN_AXIS)
 def test_row_equals_float64(name, element):
     wrong = []

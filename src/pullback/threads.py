@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import os
 
-from .errors import InvalidProblemError
+from .core.vocabulary import thread_count
 
 _chosen: int | None = None
 
@@ -13,20 +12,10 @@ _chosen: int | None = None
 def _default() -> int:
     text = os.environ.get("PULLBACK_NUM_THREADS", "").strip()
     if text:
-        return _checked(int(text) if text.isdecimal() else text, "PULLBACK_NUM_THREADS")
+        return thread_count(int(text) if text.isdecimal() else text, "PULLBACK_NUM_THREADS")
     from .cpu.machine import allowed_cores
 
     return allowed_cores()
-
-
-def _checked(value: object, what: str) -> int:
-    try:
-        count = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        count = 0
-    if count < 1 or isinstance(value, bool):
-        raise InvalidProblemError(f"{what}: expected a positive integer, got {value!r}")
-    return count
 
 
 def get_num_threads() -> int:
@@ -64,4 +53,4 @@ def set_num_threads(n: int) -> None:
     >>> pb.set_num_threads(before)
     """
     global _chosen
-    _chosen = _checked(n, "n")
+    _chosen = thread_count(n, "n")

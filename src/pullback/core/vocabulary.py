@@ -296,16 +296,20 @@ class KernelSku:
     precision_guarantee: PrecisionGuarantee
 
 
-def _thread_count(value: object, what: str) -> int | None:
-    if value is None:
-        return None
+def thread_count(value: object, what: str, *, alternative: str = "") -> int:
+    """A number of threads that was asked for; ``alternative`` is what else may be given."""
     try:
         count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         count = 0
     if count < 1 or isinstance(value, bool):
-        raise InvalidProblemError(f"{what}: expected a positive integer or None, got {value!r}")
+        wanted = f"a positive integer{alternative}"
+        raise InvalidProblemError(f"{what}: expected {wanted}, got {value!r}")
     return count
+
+
+def _threads_or_none(value: object) -> int | None:
+    return None if value is None else thread_count(value, "threads", alternative=" or None")
 
 
 @dataclass(frozen=True)
@@ -333,7 +337,7 @@ class PlanPreference:
             object.__setattr__(self, "backend", backend)
         if self.precision is not None:
             checked(self.precision, "precision")
-        object.__setattr__(self, "threads", _thread_count(self.threads, "threads"))
+        object.__setattr__(self, "threads", _threads_or_none(self.threads))
 
 
 @dataclass(frozen=True)
@@ -352,4 +356,4 @@ class Stream:
     cuda: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "threads", _thread_count(self.threads, "threads"))
+        object.__setattr__(self, "threads", _threads_or_none(self.threads))
