@@ -117,7 +117,9 @@ def test_derivatives(shape: Shape):
     assert gradgradcheck(shape.ours, leaves, check_batched_grad=True)
 
 
-@pytest.mark.parametrize("how", [{"exclusive": True}, {"resets": RESETS}], ids=["exclusive", "resets"])
+@pytest.mark.parametrize(
+    "how", [{"exclusive": True}, {"resets": RESETS}], ids=["exclusive", "resets"]
+)
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"])
 def test_derivatives_of_scans(name, how):
     def scan(x):
