@@ -21,6 +21,7 @@ from torch_shapes import (
     BY_IDS,
     BY_OFFSETS,
     MORE,
+    RESETS,
     SHAPES,
     TABLE,
     TARGETS,
@@ -114,6 +115,20 @@ def test_derivatives(shape: Shape):
     leaves = shape.leaves()
     assert gradcheck(shape.ours, leaves, check_forward_ad=True, check_batched_grad=True)
     assert gradgradcheck(shape.ours, leaves, check_batched_grad=True)
+
+
+@pytest.mark.parametrize(
+    "how", [{"exclusive": True}, {"resets": RESETS}], ids=["exclusive", "resets"]
+)
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"])
+def test_derivatives_of_scans(name, how):
+    def scan(x):
+        # The first of an exclusive scan may be infinite, whatever x is.
+        return getattr(pt, name)(x, 1, **how)[:, 1:]
+
+    x = data(TABLE).requires_grad_()
+    assert gradcheck(scan, [x], check_forward_ad=True)
+    assert gradgradcheck(scan, [x])
 
 
 @every_shape

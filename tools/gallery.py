@@ -146,9 +146,9 @@ def index(held: dict[str, Any]) -> str:
     ]
     listed = "\n".join(field for field in FIELDS if field in held)
     return (
-        "# Gallery\n\nOne example for each field: it learns something, checks itself, and is timed "
-        "beside the usual way\nof doing it. The scripts are in `examples/` and run in the tests; "
-        "`tools/gallery.py` made these pages\nand measured what they say.\n\n"
+        "# Gallery\n\nOne example for each field: it learns something, and is compared with the "
+        "usual way of doing it,\nin what it gives and in time. The scripts are in `examples/` and "
+        "run in the tests; `tools/gallery.py` made\nthese pages and measured what they say.\n\n"
         "| example | gain |\n|---|---|\n"
         + "\n".join(rows)
         + f"\n\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"

@@ -118,7 +118,8 @@ class _Source:
                 found.append(f"if {numpys} is not None: {own} = {chosen}")
         if torch_has.dtype == "keyword" and torch_has.homes:
             # As in torch, the type of out says what to compute in, if nothing else does.
-            found.append("if dtype is None and isinstance(out, Tensor): dtype = out.dtype")
+            unsaid = "out is not None and dtype is None and isinstance(out, Tensor)"
+            found.append(f"if {unsaid}: dtype = out.dtype")
         if torch_has.needs_dim and self._takes_one_dim():
             found.append("if dim is None: arguments.missing(name, 'dim')")
         if torch_has.takes_unbiased:

@@ -385,19 +385,22 @@ class _Cut:
         count, mine = len(source) - 1, self.mine
         sends = [_overlap(source, mine, target, k) if k != mine else 0 for k in range(count)]
         takes = [_overlap(source, k, target, mine) if k != mine else 0 for k in range(count)]
-        parts = t.movedim(-1, 0)
         before, stays = sum(sends[:mine]), _overlap(source, mine, target, mine)
-        leaving = torch.cat((parts[:before], parts[before + stays :])).contiguous()
-        shape, dtype = leaving.shape[1:], leaving.dtype
-        flat = leaving.reshape(leaving.shape[0], math.prod(shape)).view(torch.uint8)
+        kept = t[..., before : before + stays]
+        leaving = torch.cat((t[..., :before], t[..., before + stays :]), -1)
+        rows, dtype = tuple(t.shape[:-1]), t.dtype
+        width = math.prod(rows)
+        flat = leaving.reshape(width, sum(sends)).t().reshape(-1).view(torch.uint8)
+        flat = flat.reshape(sum(sends), width * t.element_size())
         came = collectives.all_to_all_single(
             flat, takes, sends, (self.call.mesh, self.levels[0].dim)
         )
         came = came.wait() if hasattr(came, "wait") else came
-        arrived = came.view(dtype).reshape(-1, *shape)
+        arrived = came.reshape(-1).view(dtype).reshape(sum(takes), width).t()
+        arrived = arrived.reshape(*rows, sum(takes))
         low = sum(takes[:mine])
-        whole = torch.cat((arrived[:low], parts[before : before + stays], arrived[low:]))
-        return whole.movedim(0, -1)
+        # Rows that lie as one, as kernels like them.
+        return torch.cat((arrived[..., :low], kept, arrived[..., low:]), -1)
 
 
 class _Segments:

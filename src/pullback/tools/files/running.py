@@ -289,8 +289,10 @@ class Run:
     @property
     def _beside(self) -> int:
         """Bytes that reading and writing takes beside buffers."""
-        into = [zarrs.COPIES * zarrs.TOGETHER for p in self.publication.targets if zarrs.is_zarr(p)]
-        return max([*(s.beside for s in self.operands.stored.values()), *into], default=0)
+        into = zarrs.KEPT + zarrs.COPIES * zarrs.TOGETHER
+        writes = any(zarrs.is_zarr(p) for p in self.publication.targets)
+        found = [s.beside for s in self.operands.stored.values()]
+        return max([*found, into if writes else 0])
 
     @property
     def _workspace(self) -> int:

@@ -27,8 +27,8 @@ from .transfer import packed_like
 # Bytes of chunks that are read or written together, beside the buffer they come from or go to.
 TOGETHER = 1 << 23
 # What such a call holds at most, in units of the larger of that and a chunk: as it lies in the
-# store, decoded, and put together.
-COPIES = 3
+# store, decoded, and put together; and what the threads of the library keep of all calls.
+COPIES, KEPT = 3, 1 << 26
 _METADATA = ("zarr.json", ".zarray")
 
 
@@ -150,7 +150,7 @@ class StoredZarr:
     def beside(self) -> int:
         """Bytes that a call takes beside its buffer."""
         chunk = math.prod(self.grain) * self.array.itemsize
-        return COPIES * max(chunk, TOGETHER)
+        return KEPT + COPIES * max(chunk, TOGETHER)
 
     @cached_property
     def _steps(self) -> list[int]:
