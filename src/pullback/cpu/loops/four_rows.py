@@ -8,7 +8,7 @@ a cache takes half of the time. Every row is folded as it would be alone.
 from __future__ import annotations
 
 from ...formulas.bind import primitives_of
-from ...formulas.record import Pass, RowFormula, reads_neighbours
+from ...formulas.record import Pass, RowFormula, parameters, reads_neighbours
 from ..codegen.block import word
 from ..codegen.extremes import is_extreme
 from ..codegen.jit import inlined
@@ -31,16 +31,24 @@ def leading(formula: RowFormula, operands: Operands) -> int:
     Of one operand: two keep the CPU busy, and eight streams push each other out of the nearest
     cache (softmax_backward on 512x1024 took a sixth more). An extreme is found by other means.
     """
-    if len(operands.full) != 1 or not operands.packed or operands.flipped:
-        return 0
-    if reads_neighbours(formula):
+    if not operands.packed or operands.flipped or reads_neighbours(formula):
         return 0
     count = 0
+    read: set[str] = set()
     for step in formula.passes:
         if _is_heavy(step) or step.again or is_extreme(step.monoid, operands):
             break
+        read |= _operands_of(step, operands)
+        if len(read) > 1:
+            break
         count += 1
     return count if any(step.monoid for step in formula.passes[:count]) else 0
+
+
+def _operands_of(step: Pass, operands: Operands) -> set[str]:
+    """What a pass reads of every element."""
+    functions = (step.monoid.lift, step.monoid.counts) if step.monoid else ()
+    return {n for f in functions if f for n in parameters(f)} & {*operands.full}
 
 
 def _is_heavy(step: Pass) -> bool:
