@@ -42,7 +42,6 @@ from .conventions import (
 from .docstrings import docstring
 from .pairs import Pair, reads, without
 from .primitives import run, varying_alike
-from .shards import run_shard
 
 _ELEMENTS = {kind.numpy_dtype: kind.value for kind in ElementKind}
 _MOST_PAIRS = 4096
@@ -251,6 +250,8 @@ class Function:
             is_cut = self.operands[name].role is Role.ELEMENT
             local = shape if is_cut else wanted
             operands[name] = self._fitted(name, arrays[name], pair, local)
+        from .shards import run_shard  # Numba comes with it
+
         results = run_shard(pair, operands, names, count, at, shape)
         if pair.of_rows and not parameters.get("keepdims"):
             for name in [n for n in pair.of_rows if n in results]:
