@@ -8,7 +8,7 @@ PIP := -m pip --disable-pip-version-check install -qq
 # Installed by itself and first: left to choose while resolving the rest, pip may take another build.
 TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml | head -n 1)
 
-.PHONY: help test check bench lint types suite quick mutants fuzz format tables site links package clean
+.PHONY: help test check bench lint types suite quick mutants fuzz format tables site links package pythons portable lowest clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -78,5 +78,14 @@ links: .venv-docs/ready ## whether links to other sites lead somewhere; needs a 
 package: ## build wheel and source distribution, install each, and run the command
 	$(PYTHON) tools/package.py
 
+pythons: ## the wheel with every Python from 3.10 to 3.14 that is here
+	$(PYTHON) tools/package.py --pythons
+
+portable: .venv-test/ready ## bytes of every op for other processors; writes docs/portable.md (half an hour)
+	$(TEST)/python tools/portable.py
+
+lowest: ## the quick tests with the oldest releases of numpy, numba and jax that are allowed
+	$(PYTHON) tools/lowest.py
+
 clean: ## remove environments and caches of tools
-	rm -rf .venv-test .venv-bench .venv-docs docs/_build docs/api build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv-test .venv-bench .venv-docs .venv-lowest docs/_build docs/api build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

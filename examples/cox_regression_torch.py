@@ -76,6 +76,8 @@ def main(
     error = (weights.detach() - true_weights).abs().max().item()
     print(f"largest error of a weight {error:.3f}")
     apart = torchs(offsets)
+    risk = x @ weights.detach()
+    torch.testing.assert_close(at_risk(risk), apart(risk))
     compare("a step of fitting", lambda: fit(at_risk), lambda: fit(apart))
     return losses[0], losses[-1]
 

@@ -51,6 +51,7 @@ def main(queries: int = 256, documents: int = 100, steps: int = 40) -> tuple[flo
         if step % 10 == 0 or step == steps - 1:
             print(f"step {step:3d}  loss {loss.item():.4f}")
     scores = model(x)[..., 0].detach().requires_grad_()
+    torch.testing.assert_close(ours(scores), torchs(scores))
     compare(
         "forward + backward",
         lambda: list_mle(scores, ours).backward(),

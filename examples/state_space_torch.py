@@ -71,6 +71,8 @@ def main(
         if step % 20 == 0 or step == steps - 1:
             print(f"step {step:3d}  loss {losses[-1]:.4f}")
     x, wanted = make_sequences(count, length, 0)
+    a, b = torch.sigmoid(model.gate(x)), model.value(x)
+    torch.testing.assert_close(ours(a, b), torchs(a, b), rtol=1e-4, atol=1e-4)
     compare(
         f"a step of training on {count} sequences of {length}",
         lambda: train(x, wanted, ours),

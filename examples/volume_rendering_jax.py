@@ -96,6 +96,8 @@ def main(rays: int = 4096, samples: int = 256, steps: int = 100) -> list[float]:
     losses = fit(colours, target, steps)
     for number in (*range(0, steps, max(1, steps // 5)), steps - 1):
         print(f"step {number:3}  loss {losses[number]:.6f}")
+    clear = jnp.linspace(0.0, 1.0, rays * samples, dtype=jnp.float32).reshape(rays, samples)
+    np.testing.assert_allclose(ours(clear), own(clear), rtol=1e-4, atol=1e-6)
     mine, theirs = gradient_time(ours, colours, target), gradient_time(own, colours, target)
     print(
         f"one gradient: pullback {mine:.2f} ms, jax.numpy.cumprod {theirs:.2f} ms "

@@ -33,7 +33,8 @@ SIGNATURES = {
     ),
     **dict.fromkeys(["sum", "mean", "max", "min", "prod", "norm2", "logsumexp"], REDUCE),
     **dict.fromkeys(
-        ["var", "std"], "(x, axis=None, *, keepdims=False, where=None, correction=1, out=None)"
+        ["var", "std"],
+        "(x, axis=None, *, keepdims=False, where=None, correction=1, ddof=None, out=None)",
     ),
     **dict.fromkeys(
         ["sum_backward", "mean_backward"], "(dy, *, shape, axis=None, where=None, out=None)"
@@ -47,8 +48,8 @@ SIGNATURES = {
         "(dy, *, x, y, axis=None, where=None, out=None)",
     ),
     "prod_backward": "(dy, *, x, y=None, axis=None, where=None, out=None)",
-    "var_backward": "(dy, *, x, axis=None, correction=1, where=None, out=None)",
-    "std_backward": "(dy, *, x, y, axis=None, correction=1, where=None, out=None)",
+    "var_backward": "(dy, *, x, axis=None, correction=1, ddof=None, where=None, out=None)",
+    "std_backward": "(dy, *, x, y, axis=None, correction=1, ddof=None, where=None, out=None)",
     **dict.fromkeys(["softmax", "log_softmax"], "(x, axis=-1, *, where=None, out=None)"),
     **dict.fromkeys(
         ["softmax_backward", "log_softmax_backward"], "(dy, *, y, axis=-1, where=None, out=None)"
@@ -78,10 +79,12 @@ SIGNATURES = {
         f"(dy, segment_ids=None, *, y, num_segments=None, {CUT}, out=None)",
     ),
     "linear_recurrence": (
-        "(a, b, axis=-1, *, initial=None, reverse=False, resets=None, return_final=False, out=None)"
+        "(a, b, axis=-1, *, initial=None, reverse=False, resets=None, offsets=None, "
+        "return_final=False, out=None)"
     ),
     "linear_recurrence_backward": (
-        "(dy, *, a, y, initial=None, d_final=None, axis=-1, reverse=False, resets=None, out=None)"
+        "(dy, *, a, y, initial=None, d_final=None, axis=-1, reverse=False, resets=None, "
+        "offsets=None, out=None)"
     ),
     "discounted_sum": "(x, discount, *, done=None, initial=None, axis=-1, out=None)",
     "discounted_sum_backward": "(dy, *, discount, done=None, axis=-1, out=None)",

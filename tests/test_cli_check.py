@@ -29,12 +29,16 @@ def test_right_ops_pass(tmp_path: Path) -> None:
     result = invoke("sum", "norm2_backward", "--dtypes", "f32,bf16", "--json", report)
     assert result.exit_code == 0, result.output
     assert "all 6 checks passed" in result.output
+    assert "allowed: the largest error as a share" in result.output
+    assert re.search(r"^sum +.* \d+% +\d+/\d+ +pass *$", result.output, re.MULTILINE)
     found = json.loads(report.read_text())
     assert found["ok"]
     assert len(found["results"]) == 6
     for row in found["results"]:
         both = row["op"] == "norm2_backward"
         assert ("tight" in row) == both
+        assert 0 <= row["of_allowed"] <= 1
+        assert (row["of_allowed"] == 0) == (row["op"] == "sum_backward")  # a copy
         assert row["max_ulp"] <= (2.0 if both and row["dtype"] == "f32" else 0.51)
         assert row.get("tight", row)["max_ulp"] <= 0.51
         assert {"fortran", "sliced", "negative", "offset", "first axis"} <= set(row["layouts"])

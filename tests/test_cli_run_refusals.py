@@ -67,6 +67,14 @@ class TestRefusals:
         line = refused(folder, "cumsum", "--x", folder / "x.bin", "--out", folder / "o.npy")
         assert "--dtype" in line
 
+    @pytest.mark.parametrize("name", ["o.parquet", "o.h5", "o.npy.gz"])
+    def test_output_of_a_format_that_is_not_written(self, folder: Path, name: str) -> None:
+        line = refused(folder, "cumsum", "--x", folder / "x.npy", "--out", folder / name)
+        assert f"--out: {Path(name).suffix} files are not written; use .npy or .npz" in line
+        line = refused(folder, "lerp_backward", "--dy", folder / "x.npy", "--weight", "0.5",
+                       "--da", folder / name)  # fmt: skip
+        assert line.startswith("pullback: --da: ")
+
     def test_unknown_op(self, folder: Path) -> None:
         line = refused(
             folder, "sofmax_backward", "--dy", folder / "dy.npy", "--out", folder / "o.npy"

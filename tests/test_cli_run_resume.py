@@ -90,6 +90,7 @@ class TestResume:
     def test_continues_where_it_stopped(self, stopped: Path) -> None:
         said = run(*command(stopped), "--resume")
         assert "16 blocks, 5 of them before" in said
+        assert ": 90.1 kB in " in said  # eleven blocks, whose bytes the speed is of
         assert finished(stopped)
 
     def test_keeps_the_blocks_it_began_with(

@@ -7,6 +7,7 @@ Building it (`make site`) is not part of the suite; links between pages are look
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -32,7 +33,7 @@ def listed() -> list[str]:
 
 
 def test_every_page_is_in_one_list():
-    pages = {p.stem for p in DOCS.glob("*.md")} - {"index"} | {"api/index"}
+    pages = {p.stem for p in DOCS.glob("*.md")} - {"index"} | {"api/index", "gallery/index"}
     assert sorted(listed()) == sorted(pages)
 
 
@@ -93,7 +94,7 @@ def test_jax_functions_have_the_defaults_of_jax(names):
     """Of arguments that both have; what the table of names says is left is the core's."""
     import pullback.jax as pj
 
-    for kind, path in names.JAX.items():
+    for kind, path in names.HOMES.items():
         theirs, ours = names.defaults(names.resolve(path)), names.defaults(getattr(pj, kind))
         assert list(names.differences(theirs, ours)) == [], kind
 
@@ -113,3 +114,22 @@ def test_torch_functions_have_the_defaults_of_torch(names):
             # torch's own correction is 1; here None stands for it, since unbiased may say it too.
             if names.ALIKE.get(name, name) in ours and name != "correction":
                 assert str(ours[names.ALIKE.get(name, name)]) == value, (kind, name)
+
+
+def test_gallery_is_what_was_measured():
+    """Pages are made of what their examples printed, and no example loses to its peer."""
+    pytest.importorskip("matplotlib")
+    import gallery
+
+    held = json.loads(gallery.RESULTS.read_text(encoding="utf-8"))
+    assert list(gallery.FIELDS) == [f for f in gallery.FIELDS if f in held]
+    for field, found in held.items():
+        assert found["timings"] == gallery.timings(found["printed"])
+        assert gallery.losses(found["timings"]) == []
+        shown = (gallery.PAGES / f"{field}.md").read_text(encoding="utf-8")
+        assert shown == gallery.page(field)
+        assert (gallery.PICTURES / f"{field}.png").read_bytes().startswith(b"\x89PNG")
+    index = (gallery.PAGES / "index.md").read_text(encoding="utf-8")
+    assert index == gallery.index(held)
+    slow = [{"what": "a step", "pullback": 2.0, "peers": {"torch": 1.0, "jax": 3.0}}]
+    assert gallery.losses(slow) == ["a step: 2.0 ms, torch 1.0 ms"]

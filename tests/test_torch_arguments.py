@@ -57,14 +57,6 @@ def test_var_and_std_refuse_what_torch_refuses(kind, arguments, keywords):
             of(data(), *arguments, **keywords)
 
 
-@pytest.mark.parametrize("name", ["max", "min"])
-def test_the_extreme_is_not_mistaken_for_torchs_max(name):
-    assert not hasattr(pt, name)
-    assert name not in dir(pt)
-    with pytest.raises(AttributeError, match=f"pullback.torch.a{name}"):
-        getattr(pt, name)
-
-
 @pytest.mark.parametrize("x", [data(), leaf()], ids=["plain", "grad"])
 def test_ties_are_checked_with_and_without_a_gradient(x):
     for kind in ("max", "min", "cummax", "cummin"):

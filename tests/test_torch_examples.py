@@ -13,7 +13,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*_torch.py"))
 SMALL = {
     "cox_regression_torch": {"count": 2000, "hospitals": 8, "steps": 30},
     "listmle_torch": {"queries": 32, "documents": 40, "steps": 20},
-    "volume_rendering_torch": {"rays": 64, "samples": 48, "steps": 20},
+    "volume_rendering_torch": {"size": 24, "steps": 12},
     "graph_network_torch": {"nodes": 400, "steps": 20},
     "graph_attention_torch": {"nodes": 400, "heads": 2, "steps": 20},
     "masked_attention_torch": {"count": 64, "length": 20, "steps": 30},

@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -91,6 +92,10 @@ def integrations(x: jax.Array, t: torch.Tensor) -> None:
     assert_type(pt.linear_recurrence(t, t, return_final=True), tuple[torch.Tensor, torch.Tensor])
     assert_type(pj.linear_recurrence(x, x), jax.Array)
     pt.amax(t, ties="middle")  # type: ignore[arg-type]
-    pt.cumsum(t)  # type: ignore[call-arg]
+    assert_type(pt.max(t, 0), torch.return_types.max)
+    assert_type(pt.var_mean(t, axis=0), tuple[torch.Tensor, torch.Tensor])
+    assert_type(pt.linalg.vector_norm(t), torch.Tensor)
+    assert_type(pj.sum(x, 0, jnp.float32, None, True), jax.Array)
+    pt.cumsum(t, 0, ties="first")  # type: ignore[call-arg]
     pj.cummax(x, ties="split")  # type: ignore[arg-type]
     pj.cumsum_backward(x)  # type: ignore[attr-defined]

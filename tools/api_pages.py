@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -79,21 +80,38 @@ def errors_page() -> str:
 def front_page(name: str) -> str:
     """The functions of a front end, by its stub."""
     module = ast.parse((SOURCE / name / "__init__.pyi").read_text(encoding="utf-8"))
-    return titled(FRONTS[name], *front_functions(name, module))
+    return titled(FRONTS[name], *front_functions(name, module), *written_by_hand(name, module))
 
 
-def front_functions(name: str, module: ast.Module) -> Iterator[str]:
+def front_functions(name: str, module: ast.Module, *only: str) -> Iterator[str]:
+    """The public functions of a module, or some of them."""
+    defined = [n for n in module.body if isinstance(n, ast.FunctionDef)]
+    # One of several forms has the docstring; of its sections the page has no need.
+    docs = {n.name: ast.get_docstring(n) for n in defined if ast.get_docstring(n)}
     told = ""
-    for node in module.body:
-        if not isinstance(node, ast.FunctionDef):
+    for node in defined:
+        if node.name.startswith("_") or (only and node.name not in only):
             continue
-        # The first of several forms has the docstring.
         is_again = node.name == told
         told = node.name
         returned = f" -> {ast.unparse(node.returns)}" if node.returns else ""
         signature = f"pullback.{name}.{node.name}({ast.unparse(node.args)}){returned}"
-        body = "" if is_again else ast.get_docstring(node) or ""
+        body = "" if is_again else re.split(r"\n\n\w+\n---", docs.get(node.name) or "")[0]
         yield directive("py:function", signature, body, [":no-index:"] if is_again else [])
+
+
+def written_by_hand(name: str, stub: ast.Module) -> Iterator[str]:
+    """Functions that a stub takes from modules beside it, and those modules."""
+    for node in stub.body:
+        if not isinstance(node, ast.ImportFrom) or node.level != 1:
+            continue
+        names = [a.name for a in node.names]
+        for module in [node.module] if node.module else names:
+            source = ast.parse((SOURCE / name / f"{module}.py").read_text(encoding="utf-8"))
+            if node.module:
+                yield from front_functions(name, source, *names)
+            else:
+                yield from front_functions(f"{name}.{module}", source)
 
 
 def pages() -> Iterator[tuple[str, str]]:

@@ -19,12 +19,13 @@ import pullback
 import pullback.jax
 import pullback.torch
 from pullback.core.catalog import catalog
+from pullback.jax.conventions import HOMES
 from pullback.torch.counterparts import COUNTERPARTS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BEGIN, END = "<!-- names:begin -->", "<!-- names:end -->"
 
-# Where NumPy and JAX keep what the catalog has; what torch has, its front end knows.
+# Where NumPy keeps what the catalog has; of torch and JAX their front ends know it.
 NUMPY = {
     "cumsum": "numpy.cumsum",
     "cumprod": "numpy.cumprod",
@@ -40,28 +41,6 @@ NUMPY = {
     "logsumexp": "numpy.logaddexp.reduce",
     "var": "numpy.var",
     "std": "numpy.std",
-}
-JAX = {
-    "cumsum": "jax.numpy.cumsum",
-    "cumprod": "jax.numpy.cumprod",
-    "cummax": "jax.lax.cummax",
-    "cummin": "jax.lax.cummin",
-    "logcumsumexp": "jax.lax.cumlogsumexp",
-    "sum": "jax.numpy.sum",
-    "mean": "jax.numpy.mean",
-    "max": "jax.numpy.max",
-    "min": "jax.numpy.min",
-    "prod": "jax.numpy.prod",
-    "norm2": "jax.numpy.linalg.norm",
-    "logsumexp": "jax.nn.logsumexp",
-    "var": "jax.numpy.var",
-    "std": "jax.numpy.std",
-    "softmax": "jax.nn.softmax",
-    "log_softmax": "jax.nn.log_softmax",
-    "segment_sum": "jax.ops.segment_sum",
-    "segment_max": "jax.ops.segment_max",
-    "segment_min": "jax.ops.segment_min",
-    "segment_prod": "jax.ops.segment_prod",
 }
 TORCH = {kind: has.homes[0] for kind, has in COUNTERPARTS.items() if has.homes}
 
@@ -137,7 +116,10 @@ def from_front(names: dict[str, str], module: Any, short: str) -> Iterator[tuple
         # Ties concern the gradient: the core's functions take them in the backward.
         backward = getattr(pullback, f"{kind}_backward")
         ours = defaults(core) | {n: v for n, v in defaults(backward).items() if n == "ties"}
-        told = "; ".join(differences(defaults(front), ours))
+        theirs = defaults(front)
+        if has is not None and has.needs_dim:
+            theirs["axis"] = REQUIRED
+        told = "; ".join(differences(theirs, ours))
         yield f"`{names[kind]}`", f"`{short}.{called}{signature(front)}`", f"`pb.{kind}`", told
 
 
@@ -164,7 +146,7 @@ def tables() -> dict[str, str]:
         ),
         "from_jax": table(
             ("JAX", "`pullback.jax`", "`pullback`", differ),
-            *from_front(JAX, pullback.jax, "pj"),
+            *from_front(HOMES, pullback.jax, "pj"),
         ),
         "from_numpy": table(("NumPy", "`pullback`", "defaults that differ"), *from_numpy()),
     }

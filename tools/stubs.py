@@ -63,7 +63,13 @@ from torch import Tensor
 
 from pullback import OutOfRange, Ties
 
+from . import linalg as linalg
 from . import pyg as pyg
+from .composed import max as max
+from .composed import min as min
+from .composed import norm as norm
+from .composed import std_mean as std_mean
+from .composed import var_mean as var_mean
 from .patching import Patch as Patch
 from .patching import patch as patch
 
@@ -71,11 +77,11 @@ from .patching import patch as patch
 
 JAX_HEADER = f"""{GENERATED}
 from collections.abc import Sequence
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from jax import Array
 from jax.lax import GatherScatterMode
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from pullback import OutOfRange, Ties
 
@@ -103,7 +109,11 @@ TORCH = Front(
     "Tensor",
     "Tensor",
     {"dim": "axis", "keepdim": "keepdims", "end": "b"},
-    {"dtype": "torch.dtype | None", "unbiased": "bool | None"},
+    {
+        "dtype": "torch.dtype | None",
+        "unbiased": "bool | None",
+        "out": "Tensor | None",
+    },
 )
 JAX = Front(
     "ArrayLike",
@@ -114,11 +124,18 @@ JAX = Front(
     {
         "indices_are_sorted": "bool",
         "unique_indices": "bool",
+        "axis_name": "str | tuple[str, ...] | None",
         "bucket_size": "int | None",
         "mode": "str | GatherScatterMode | None",
         "initial": "ArrayLike | None",
-        "ddof": "float",
         "where": "None",
+        "dtype": "DTypeLike | None",
+        "out": "None",
+        "promote_integers": "bool",
+        "b": "ArrayLike | None",
+        "return_sign": "bool",
+        "mean": "ArrayLike | None",
+        "out_sharding": "Any",
     },
     "int | Sequence[int]",
 )
@@ -159,7 +176,8 @@ def argument_type(
     is_scan: bool,
 ) -> str:
     name = front.called.get(argument.name, argument.name)
-    parameter = parameters.get(name)
+    aliases = {p.alias: p for p in parameters.values() if p.alias}
+    parameter = parameters.get(name, aliases.get(name))
     if name in operands:
         kind = operand_type(operands[name], parameter, front)
     elif parameter is not None:
@@ -283,7 +301,7 @@ def front_functions(module: ModuleType, front: Front, named: Mapping[str, str]) 
     """The functions of a front end; ``named`` are its names for kinds."""
     for name in module.__all__:
         kind = named.get(name, name)
-        if kind not in OPS:
+        if kind not in OPS or getattr(module, name).__module__ != module.__name__:
             continue
         pair = pair_of(kind)
         parameters = {p.name: p for p in pair.parameters}

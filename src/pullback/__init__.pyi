@@ -1281,6 +1281,7 @@ def var(
     where: Any | None = None,
     keepdims: bool = False,
     correction: float = 1,
+    ddof: float | None = None,
     out: NDArray[_Scalar] | None = None,
 ) -> NDArray[_Scalar]:
     """var: y = Σ (x−mean)² / m, m = max(n−correction, 1).
@@ -1297,6 +1298,7 @@ def var(
     where: Any | None = None,
     keepdims: bool = False,
     correction: float = 1,
+    ddof: float | None = None,
     out: _Array | None = None,
 ) -> _Array: ...
 @overload
@@ -1307,6 +1309,7 @@ def var_backward(
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     correction: float = 1,
+    ddof: float | None = None,
     out: NDArray[_Scalar] | None = None,
 ) -> NDArray[_Scalar]:
     """Backward of var: dx = dy·2(x−mean)/m.
@@ -1323,6 +1326,7 @@ def var_backward(
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     correction: float = 1,
+    ddof: float | None = None,
     out: _Array | None = None,
 ) -> _Array: ...
 @overload
@@ -1333,6 +1337,7 @@ def std(
     where: Any | None = None,
     keepdims: bool = False,
     correction: float = 1,
+    ddof: float | None = None,
     out: NDArray[_Scalar] | None = None,
 ) -> NDArray[_Scalar]:
     """std: y = √(Σ (x−mean)² / m), m = max(n−correction, 1).
@@ -1349,6 +1354,7 @@ def std(
     where: Any | None = None,
     keepdims: bool = False,
     correction: float = 1,
+    ddof: float | None = None,
     out: _Array | None = None,
 ) -> _Array: ...
 @overload
@@ -1360,6 +1366,7 @@ def std_backward(
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     correction: float = 1,
+    ddof: float | None = None,
     out: NDArray[_Scalar] | None = None,
 ) -> NDArray[_Scalar]:
     """Backward of std: dx = dy·(x−mean)/(m·y).
@@ -1377,6 +1384,7 @@ def std_backward(
     where: Any | None = None,
     axis: int | Sequence[int] | None = None,
     correction: float = 1,
+    ddof: float | None = None,
     out: _Array | None = None,
 ) -> _Array: ...
 def softmax(
@@ -1901,6 +1909,7 @@ def linear_recurrence(
     *,
     initial: Any | None = None,
     resets: Any | None = None,
+    offsets: Any | None = None,
     reverse: bool = False,
     return_final: Literal[False] = False,
     out: NDArray[_Scalar] | None = None,
@@ -1919,6 +1928,7 @@ def linear_recurrence(
     *,
     initial: Any | None = None,
     resets: Any | None = None,
+    offsets: Any | None = None,
     reverse: bool = False,
     return_final: Literal[True],
     out: tuple[NDArray[_Scalar] | None, NDArray[float64] | None] | None = None,
@@ -1931,6 +1941,7 @@ def linear_recurrence(
     *,
     initial: Any | None = None,
     resets: Any | None = None,
+    offsets: Any | None = None,
     reverse: bool = False,
     return_final: Literal[False] = False,
     out: _Array | None = None,
@@ -1943,6 +1954,7 @@ def linear_recurrence(
     *,
     initial: Any | None = None,
     resets: Any | None = None,
+    offsets: Any | None = None,
     reverse: bool = False,
     return_final: Literal[True],
     out: tuple[_Array | None, _Array | None] | None = None,
@@ -1956,6 +1968,7 @@ def linear_recurrence_backward(
     initial: Any | None = None,
     d_final: Any | None = None,
     resets: Any | None = None,
+    offsets: Any | None = None,
     axis: int = -1,
     reverse: bool = False,
     out: tuple[NDArray[_Scalar] | None, NDArray[_Scalar] | None, NDArray[float64] | None]
@@ -1976,6 +1989,7 @@ def linear_recurrence_backward(
     initial: Any | None = None,
     d_final: Any | None = None,
     resets: Any | None = None,
+    offsets: Any | None = None,
     axis: int = -1,
     reverse: bool = False,
     out: tuple[_Array | None, _Array | None, _Array | None] | None = None,

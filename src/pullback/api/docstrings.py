@@ -43,11 +43,15 @@ def _out(op: Op) -> tuple[str, str]:
 def entries(names: Iterator[str], op: Op) -> Iterator[str]:
     """The lines on the arguments of an op's function, in the order it takes them."""
     operands, parameters = {o.name: o for o in op.reads}, {p.name: p for p in op.parameters}
+    aliases = {p.alias: p for p in op.parameters if p.alias and p.alias not in parameters}
     for name in names:
         if name == "out":
             head, doc = _out(op)
         elif name in operands:
             head, doc = _operand(operands[name], name in op.spared)
+        elif name in aliases:
+            same = aliases[name]
+            head, doc = f"{name} : {same.kind.hint}, optional", f"Another name for {same.name}."
         else:
             head, doc = _parameter(parameters[name])
         yield head

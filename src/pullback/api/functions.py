@@ -16,6 +16,7 @@ import numpy as np
 from ..core import parse
 from ..core.catalog import catalog
 from ..core.declare import REQUIRED, Op, Parameter, Role
+from ..errors import InvalidProblemError
 from ..memory.tensor_ref import TensorRef
 from .calling import Function
 from .docstrings import docstring
@@ -52,6 +53,7 @@ def arguments(op: Op) -> tuple[list[str], list[str]]:
         for p in op.parameters
         if not (p.is_positional and op.direction == "forward") and p.default is not REQUIRED
     ]
+    later += [f"{p.alias}=None" for p in op.parameters if p.alias]
     return first, later
 
 
@@ -70,6 +72,12 @@ def _argument(parameter: Parameter) -> str:
 def _body(op: Op, function: Function) -> list[str]:
     required = [o.name for o in op.reads if not o.optional and o.name not in op.spared]
     lines = ["arrays = {" + ", ".join(f"{n!r}: {n}" for n in required) + "}"]
+    lines += [
+        f"if {p.alias} is not None: "
+        f"{p.name} = one_of({p.name!r}, {p.name}, {p.default!r}, {p.alias!r}, {p.alias})"
+        for p in op.parameters
+        if p.alias
+    ]
     for p in op.parameters:
         if p.name in op.optional:
             lines += [
@@ -116,6 +124,23 @@ def _is_array(value: Any) -> bool:
     return getattr(value, "ndim", 0) > 0 or isinstance(value, TensorRef)
 
 
+def one_of(name: str, value: Any, usual: Any, alias: str, other: Any) -> Any:
+    """The value of a parameter that was given by its other name."""
+    if value != usual:
+        raise InvalidProblemError(f"{name}: expected it or {alias}, got both")
+    return other
+
+
+def without_aliases(op: Op, values: dict[str, Any]) -> dict[str, Any]:
+    """All arguments of a call by name, with parameters under their own names alone."""
+    found = dict(values)
+    for p in op.parameters:
+        other = found.pop(p.alias, None) if p.alias else None
+        if other is not None:
+            found[p.name] = one_of(p.name, found[p.name], p.default, p.alias, other)
+    return found
+
+
 def make_function(op: Op) -> Callable[..., Any]:
     """The function of an op."""
     run = Function(op)
@@ -126,6 +151,7 @@ def make_function(op: Op) -> Callable[..., Any]:
         "calls": run.calls,
         "ndarray": np.ndarray,
         "is_array": _is_array,
+        "one_of": one_of,
         "inf": np.inf,
     }
     made: dict[str, Any] = {}

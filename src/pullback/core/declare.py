@@ -108,8 +108,12 @@ class Parameter:
         Whether formulas ask for it by name, as a float.
     is_positional
         Whether a forward function takes it by position too.
+    alias
+        What NumPy calls it, where that differs: functions take it by either name.
     doc
         What it says, in a sentence.
+    usual
+        What the benchmark and the certificate take, if there is no default.
     """
 
     name: str
@@ -118,7 +122,9 @@ class Parameter:
     choices: tuple[Any, ...] = ()
     is_data: bool = False
     is_positional: bool = False
+    alias: str = ""
     doc: str = ""
+    usual: Any = None
 
     @property
     def kind(self) -> Kind:

@@ -37,6 +37,7 @@ def masked(record: RowFormula, outside: float = 0.0) -> RowFormula:
         passes=passes,
         finish=_counting(record.finish),
         apply=record.apply and _masked_values(record.apply, (outside,)),
+        from_lifted=record.from_lifted and _masked_values(record.from_lifted, (outside,)),
         narrow=record.narrow and masked(record.narrow, outside),
         online=record.online and masked(record.online, outside),
         in_doubles=record.in_doubles and masked(record.in_doubles, outside),

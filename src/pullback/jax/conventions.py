@@ -5,19 +5,51 @@ Nothing else here names an op: all that is not in these tables comes from the ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from ..core import parse
-from ..core.declare import Op, Parameter
+from ..core.declare import REQUIRED, Op, Parameter, Role
 from ..core.pair import Pair
 from ..errors import InvalidProblemError, UnsupportedError
 
 # Names that JAX has beside the catalog's.
 ALIASES = {"amax": "max", "amin": "min", "cumlogsumexp": "logcumsumexp"}
+
+# JAX's own function of a kind.
+HOMES = {
+    "cumsum": "jax.numpy.cumsum",
+    "cumprod": "jax.numpy.cumprod",
+    "cummax": "jax.lax.cummax",
+    "cummin": "jax.lax.cummin",
+    "logcumsumexp": "jax.lax.cumlogsumexp",
+    "sum": "jax.numpy.sum",
+    "mean": "jax.numpy.mean",
+    "max": "jax.numpy.max",
+    "min": "jax.numpy.min",
+    "prod": "jax.numpy.prod",
+    "norm2": "jax.numpy.linalg.norm",
+    "logsumexp": "jax.nn.logsumexp",
+    "var": "jax.numpy.var",
+    "std": "jax.numpy.std",
+    "softmax": "jax.nn.softmax",
+    "log_softmax": "jax.nn.log_softmax",
+    "segment_sum": "jax.ops.segment_sum",
+    "segment_max": "jax.ops.segment_max",
+    "segment_min": "jax.ops.segment_min",
+    "segment_prod": "jax.ops.segment_prod",
+}
+# Kinds under a name of the catalog's, whose arguments are not those of JAX's function.
+_NAMED_HERE = ("norm2",)
+# Kinds whose results are floats, whatever they are given; those of the others have its type.
+_ALWAYS_FLOAT = (
+    "mean", "var", "std", "norm2", "logsumexp", "logcumsumexp", "softmax", "log_softmax",
+)  # fmt: skip
 
 # Arguments that are called otherwise in jax.ops.
 NAMES = {"input": "data", "sorted": "indices_are_sorted"}
@@ -52,6 +84,12 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     "correction": {"default": None, "doc": "Another name for ddof; give one of them."},
 }
 _DDOF = Parameter("ddof", parse.correction, 0, doc="What is subtracted from the count.")
+_AXIS_NAME = Parameter(
+    "axis_name",
+    parse.flag,
+    None,
+    doc="Inside jax.shard_map: the mesh axis, or axes, over which the op's axis is cut.",
+)
 _UNIQUE = Parameter(
     "unique_indices", parse.flag, False, is_positional=True, doc="Accepted and not needed."
 )
@@ -86,11 +124,67 @@ _INITIAL = Parameter(
 )
 
 
+# What JAX's functions take and kernels do not know of; a call with it is JAX's own.
+_DOCS = {
+    "dtype": "Type that the input is cast to first; JAX does it, unless it is a float.",
+    "out": "Not served by JAX, and not here.",
+    "promote_integers": "Whether sums of small integers are wider; they are JAX's own in any case.",
+    "b": "Factors of the exponentials. With them it is JAX's own.",
+    "return_sign": "Return the sign as well. Then it is JAX's own.",
+}
+
+
+def as_given(value: Any, what: str) -> Any:
+    """What an argument is that goes to JAX as it came."""
+    return value
+
+
+parse.KINDS[as_given] = parse.Kind("", "Any", "str?")
+
+
+def theirs(kind: str) -> Callable[..., Any] | None:
+    """JAX's function of a kind, if its arguments are ours too."""
+    if kind not in HOMES or kind in _NAMED_HERE:
+        return None
+    found: Any = jax
+    for name in HOMES[kind].split(".")[1:]:
+        found = getattr(found, name)
+    function: Callable[..., Any] = found
+    return function
+
+
 def row_in_jax(pair: Pair) -> Op:
-    """The forward row of a pair with all parameters, as JAX calls them and with its defaults."""
+    """The forward row of a pair with all parameters, as JAX calls them and with its defaults.
+
+    What JAX's function takes by position is taken so, in its order; arguments of its own are there.
+    """
     op = pair.forward
     reads = tuple(replace(o, name=NAMES.get(o.name, o.name)) for o in op.reads)
     return replace(op, reads=reads, parameters=tuple(_parameters(pair)))
+
+
+def signature(row: Op) -> list[inspect.Parameter]:
+    """The arguments of a function after its required operands: those of JAX's own, in its order,
+    and those of the catalog, by keyword."""
+    optional = {o.name: None for o in row.reads if o.optional}
+    known = optional | {p.name: p.default for p in row.parameters}
+    own = theirs(row.kind)
+    first: list[str] = []
+    if own is not None:
+        held = inspect.signature(own).parameters.values()
+        first = [p.name for p in held if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in known]
+    else:
+        first = [o.name for o in row.reads if o.optional and o.role is Role.IDS]
+        first += [p.name for p in row.parameters if p.is_positional and p.name not in first]
+    found = []
+    for name in (*first, *(n for n in known if n not in first)):
+        kind = _POSITIONAL if name in first else _KEYWORD
+        default = inspect.Parameter.empty if known[name] is REQUIRED else known[name]
+        found.append(inspect.Parameter(name, kind, default=default))
+    return sorted(found, key=lambda p: p.kind is _KEYWORD and p.default is not p.empty)
+
+
+_POSITIONAL, _KEYWORD = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
 def _parameters(pair: Pair) -> Iterator[Parameter]:
@@ -103,6 +197,34 @@ def _parameters(pair: Pair) -> Iterator[Parameter]:
             yield from (_UNIQUE, _BUCKET_SIZE, _MODE)
         if p.name == "keepdims" and pair.forward.kind in BEGINS:
             yield _INITIAL
+    if pair.forward.parameter("axis") is not None:
+        yield _AXIS_NAME
+    yield from only_theirs(pair)
+
+
+def only_theirs(pair: Pair) -> list[Parameter]:
+    """Arguments of JAX's function that the catalog does not have."""
+    own = theirs(pair.forward.kind)
+    if own is None:
+        return []
+    served = {NAMES.get(n, n) for n in (*pair.forward.inputs, *(p.name for p in pair.parameters))}
+    served |= {p.name for p in (_DDOF, _UNIQUE, _BUCKET_SIZE, _MODE, _INITIAL)}
+    _, *rest = inspect.signature(own).parameters.values()
+    return [
+        Parameter(p.name, as_given, p.default, doc=_DOCS.get(p.name, "JAX's own."))
+        for p in rest
+        if p.name not in served
+    ]
+
+
+def is_whole(dtype: Any) -> bool:
+    """Whether numbers of a type are integers, or bools, which count as such."""
+    return bool(jnp.issubdtype(dtype, jnp.integer) or dtype == jnp.bool_)
+
+
+def serves(kind: str, dtype: Any) -> bool:
+    """Whether a kind is computed in floats for numbers of a type that is none of the four."""
+    return is_whole(dtype) and (kind in _ALWAYS_FLOAT or kind not in HOMES)
 
 
 def begun(kind: str, result: Any, initial: Any) -> Any:

@@ -6,14 +6,13 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..api.arrange import borders
-from ..api.functions import arguments
 from ..api.plan import Runnable
 from ..core import parse
 from ..core.catalog import catalog
@@ -26,7 +25,20 @@ from ..errors import InvalidProblemError, UnsupportedError
 from ..formulas.record import ScanFormula
 from ..memory.view import view
 from ..precision import forgets
-from .conventions import ALIASES, BEGINS, NAMES, begun, check_mode, correction_of, row_in_jax
+from .conventions import (
+    ALIASES,
+    BEGINS,
+    NAMES,
+    begun,
+    check_mode,
+    correction_of,
+    is_whole,
+    only_theirs,
+    row_in_jax,
+    serves,
+    signature,
+    theirs,
+)
 from .docstrings import docstring
 from .pairs import Pair, reads, without
 from .primitives import run, varying_alike
@@ -67,7 +79,13 @@ class Function:
         self.pairs: dict[Any, Pair] = {}
         forgets(self.pairs.clear)
 
-    def __call__(self, given: Arrays, parameters: dict[str, Any], key: tuple[Any, ...]) -> Any:
+    def __call__(
+        self,
+        given: Arrays,
+        parameters: dict[str, Any],
+        key: tuple[Any, ...],
+        axis_name: Any = None,
+    ) -> Any:
         """The results.
 
         Parameters
@@ -78,6 +96,8 @@ class Function:
             Parsed parameters by the catalog's names; None where an array stands for one.
         key
             What the parameters are looked up by.
+        axis_name
+            The mesh axes over which the op's axis is cut.
         """
         arrays = {name: _typed(array, self.operands[name]) for name, array in given.items()}
         shape = self._stretch(arrays)
@@ -87,6 +107,8 @@ class Function:
             parameters, shape = {**parameters, "axis": 0}, (math.prod(shape),)
         if self.cuts:
             return self._run_segments(arrays, shape, parameters, key)
+        if axis_name is not None:
+            return self._run_shard(arrays, shape, parameters, key, axis_name)
         if self.marks is not None and self.marks.name in arrays:
             self._mark_borders(self.marks, arrays, shape, parameters["axis"])
         pair = self._known(arrays, shape, parameters, key)
@@ -102,9 +124,15 @@ class Function:
     def _stretch(self, arrays: Arrays) -> Shape:
         """The shape that all elements stretch to; they come to have one type."""
         names = [n for n in self.elements if n in arrays]
-        if len(names) == 1:
-            return arrays[names[0]].shape
+        lead = arrays[names[0]]
+        if len(names) == 1 and lead.dtype in _ELEMENTS:
+            return lead.shape
         dtype = jnp.result_type(*(arrays[n] for n in names))
+        if dtype not in _ELEMENTS:
+            if not serves(self.op.kind, dtype):
+                name = next(n for n in names if arrays[n].dtype not in _ELEMENTS)
+                _refuse(NAMES.get(name, name), arrays[name].dtype)
+            dtype = float_of(dtype)
         arrays |= {n: arrays[n].astype(dtype) for n in names if arrays[n].dtype != dtype}
         shapes = [arrays[n].shape for n in names]
         if shapes.count(shapes[0]) == len(shapes):
@@ -187,7 +215,7 @@ class Function:
     def _run(self, pair: Pair, arrays: Arrays) -> Arrays:
         """The outputs that are asked for, by name."""
         operands = {
-            n: arrays[n] if arrays[n].shape == shape else self._fitted(n, arrays[n], pair)
+            n: arrays[n] if arrays[n].shape == shape else self._fitted(n, arrays[n], pair, shape)
             for n, shape in pair.shapes.items()
         }
         if len(operands) > 1:
@@ -196,13 +224,47 @@ class Function:
         made = dict(zip(pair.outputs, results, strict=True))
         return made if pair.asked == pair.outputs else {n: made[n] for n in pair.asked}
 
-    def _fitted(self, name: str, array: Any, pair: Pair) -> Any:
+    def _run_shard(
+        self,
+        arrays: Arrays,
+        shape: Shape,
+        parameters: dict[str, Any],
+        key: tuple[Any, ...],
+        axis_name: Any,
+    ) -> Any:
+        """The results of this device's shard, of arrays whose axis is cut over devices."""
+        if self.marks is not None and self.marks.name in arrays:
+            raise UnsupportedError(
+                f"{self.marks.name}: not taken with axis_name; give {self.marks.symbol} instead"
+            )
+        names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+        count = math.prod(jax.lax.axis_size(n) for n in names)
+        axes = parse.normalized_axes(parameters["axis"], len(shape), "axis")
+        if not axes:
+            raise InvalidProblemError("axis_name: expected an array with an axis to cut, got none")
+        at = axes[0]
+        whole = tuple(n * count if d == at else n for d, n in enumerate(shape))
+        pair = self._known(arrays, whole, parameters, key)
+        operands = {}
+        for name, wanted in pair.shapes.items():
+            is_cut = self.operands[name].role is Role.ELEMENT
+            local = shape if is_cut else wanted
+            operands[name] = self._fitted(name, arrays[name], pair, local)
+        from .shards import run_shard  # Numba comes with it
+
+        results = run_shard(pair, operands, names, count, at, shape)
+        if pair.of_rows and not parameters.get("keepdims"):
+            for name in [n for n in pair.of_rows if n in results]:
+                results[name] = jnp.squeeze(results[name], pair.forward.axes)
+        return _one_or_all(results)
+
+    def _fitted(self, name: str, array: Any, pair: Pair, wanted: Shape) -> Any:
         """An operand of as many dimensions as the problem has.
 
         Where gradients flow it is stretched to its full shape, so that JAX sums them.
         """
         operand, problem = self.operands[name], pair.forward
-        wanted, axes = pair.shapes[name], problem.axes
+        axes = problem.axes
         rank = len(wanted)
         if operand.role is Role.ROW and array.ndim == rank - len(axes):
             array = jnp.expand_dims(array, axes)
@@ -219,7 +281,7 @@ class Function:
             along = axes[0]
             if own[along] != wanted[along]:
                 raise InvalidProblemError(
-                    f"{name}: expected {problem.extent} elements along the axis of the scan, got 1"
+                    f"{name}: expected {wanted[along]} elements along the axis of the scan, got 1"
                 )
         if name in pair.variables:
             return jnp.broadcast_to(array, wanted)
@@ -294,13 +356,12 @@ def _typed(array: Any, operand: Operand) -> Any:
     if not isinstance(array, jax.Array):
         array = jnp.asarray(array)
     dtype, kind = array.dtype, operand.type
-    if kind is Type.ELEMENT and dtype in _ELEMENTS:
+    if kind is Type.ELEMENT and (operand.role is Role.ELEMENT or dtype in _ELEMENTS):
         return array
     name = NAMES.get(operand.name, operand.name)
     if kind is Type.ELEMENT or kind is Type.STATE:
-        if dtype not in _ELEMENTS:
-            names = ", ".join(known.name for known in _ELEMENTS)
-            raise UnsupportedError(f"{name}: expected dtype {names}, got {dtype}")
+        if dtype not in _ELEMENTS and not (kind is Type.STATE and is_whole(dtype)):
+            _refuse(name, dtype)
         return array.astype(jax.dtypes.canonicalize_dtype(np.float64))
     if kind is Type.BOOL:
         if dtype != np.bool_:
@@ -313,6 +374,16 @@ def _typed(array: Any, operand: Operand) -> Any:
             array = jnp.minimum(array, dtype.type(jnp.iinfo(wide).max))
         return array.astype(wide if dtype.itemsize > 2 else jnp.int32)
     return array
+
+
+def _refuse(name: str, dtype: Any) -> NoReturn:
+    names = ", ".join(known.name for known in _ELEMENTS)
+    raise UnsupportedError(f"{name}: expected dtype {names}, got {dtype}")
+
+
+def float_of(dtype: Any) -> Any:
+    """The type of floats that JAX makes of integers."""
+    return jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((), dtype)).dtype
 
 
 def _known(cut: Any, name: str, what: str) -> Any:
@@ -341,11 +412,56 @@ def _parsed(value: Any, how: Callable[[Any, str], Any], name: str) -> Any:
     return how(value, name)
 
 
+def settled(x: Any, dtype: Any, kind: str) -> Any:
+    """An input in the type that is asked for; None where JAX's own function has to do it."""
+    x = jnp.asarray(x)
+    is_real = x.dtype in _ELEMENTS or is_whole(x.dtype)
+    if dtype is not None:
+        asked = jax.dtypes.canonicalize_dtype(dtype)
+        return x.astype(dtype) if is_real and asked in _ELEMENTS else None
+    return x if x.dtype in _ELEMENTS or serves(kind, x.dtype) else None
+
+
+def check_beyond(name: str, x: Any, given: dict[str, Any], usual: dict[str, Any]) -> None:
+    """Refuse what JAX's function does not have in a call that is for it."""
+    for argument, value in given.items():
+        is_simple = isinstance(value, (bool, int, float, str))
+        if value is not usual[argument] and not (is_simple and value == usual[argument]):
+            raise UnsupportedError(
+                f"{argument}: expected {usual[argument]!r} where {name} is JAX's own, as for "
+                f"{jnp.result_type(x)} and arguments that only JAX has"
+            )
+
+
+def _hand_over(kind: Rows, row: Op) -> list[str]:
+    """Give JAX's own function what kernels do not do."""
+    own = theirs(kind.forward.kind)
+    if own is None:
+        return []
+    name = row.inputs[0]
+    rest = list(inspect.signature(own).parameters)[1:]
+    only = [p for p in only_theirs(kind) if p.name != "dtype"]
+    dtype = "dtype" if "dtype" in rest else "None"
+    asked = "dtype is not None or " if "dtype" in rest else ""
+    beyond = [p.name for p in signature(row) if p.name not in rest]
+    given = ", ".join(f"{n!r}: {n}" for n in beyond)
+    differs = "".join(f" or {p.name} is not {p.default!r}" for p in only)
+    return [
+        f"x_given = {name}",
+        f"if {asked}getattr({name}, 'dtype', None) not in ELEMENTS:",
+        f"    {name} = settled({name}, {dtype}, {kind.forward.kind!r})",
+        f"if {name} is None{differs}:",
+        f"    check_beyond({row.name!r}, x_given, {{{given}}}, usual)",
+        f"    return theirs(asarray(x_given), {', '.join(f'{n}={n}' for n in rest)})",
+    ]
+
+
 def _body(kind: Rows, row: Op) -> list[str]:
     op = kind.forward
     named = {p.name: NAMES.get(p.name, p.name) for p in kind.parameters}
     required = [o.name for o in op.reads if not o.optional]
-    lines = [f"arrays = {{{', '.join(f'{n!r}: {NAMES.get(n, n)}' for n in required)}}}"]
+    held = ", ".join(f"{n!r}: {NAMES.get(n, n)}" for n in required)
+    lines = [*_hand_over(kind, row), f"arrays = {{{held}}}"]
     lines += [f"if {n} is not None: arrays[{n!r}] = {n}" for n in op.optional if n not in named]
     if "correction" in named:
         lines.append("correction = correction_of(ddof, correction)")
@@ -361,7 +477,8 @@ def _body(kind: Rows, row: Op) -> list[str]:
     data = {p.name for p in kind.parameters if p.is_data}
     keys = "".join(f"repr({n}), " if s in data else f"{n}, " for s, n in named.items())
     held = ", ".join(f"{source!r}: {name}" for source, name in named.items())
-    call = f"run(arrays, {{{held}}}, ({keys}))"
+    more = ", axis_name" if row.parameter("axis_name") else ""
+    call = f"run(arrays, {{{held}}}, ({keys}){more})"
     if row.parameter("mode"):
         lines.append("check_mode(mode, 'mode')")
     if op.kind in BEGINS:
@@ -378,13 +495,21 @@ def make_function(op: Op) -> Callable[..., Any]:
     """The function of a forward op."""
     kind = pair_of(op.kind)
     row = row_in_jax(kind)
-    first, later = arguments(row)
-    signature = ", ".join([*first, "*", *later] if later else first)
-    source = f"def {op.name}({signature}):\n    " + "\n    ".join(_body(kind, row))
+    required = [
+        inspect.Parameter(o.name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for o in row.reads
+        if not o.optional
+    ]
+    rest = signature(row)
+    shown = inspect.Signature([*required, *rest])
+    source = f"def {op.name}{shown}:\n    " + "\n    ".join(_body(kind, row))
     run = Function(kind, row)
     tools: dict[str, Any] = {f"parse_{p.name}": p.parse for p in row.parameters}
     tools |= {"run": run, "parsed": _parsed, "is_array": _is_array, "correction_of": correction_of}
     tools |= {"begun": begun, "check_mode": check_mode, "size": jnp.size}
+    tools |= {"theirs": theirs(op.kind), "usual": {p.name: p.default for p in rest}}
+    tools |= {"ELEMENTS": _ELEMENTS, "settled": settled, "check_beyond": check_beyond}
+    tools |= {"asarray": jnp.asarray}
     tools |= {"inf": math.inf, "nan": math.nan}  # in signatures
     made: dict[str, Any] = {}
     exec(source, tools, made)

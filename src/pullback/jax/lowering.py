@@ -16,7 +16,10 @@ import numpy as np
 from jax.interpreters import mlir
 
 from ..core.elements import ELEMENTS
+from ..core.problem import Problem
 from ..errors import UnsupportedError
+from ..formulas.arrays import evaluate
+from .arrays import JAX
 from .pairs import Pair
 
 TARGET = "pullback_launch"
@@ -104,9 +107,14 @@ def lower_on_cpu(
         return mlir.lower_fun(
             lambda *_: [jnp.zeros(a.shape, a.dtype) for a in ctx.avals_out], multiple_results=True
         )(ctx, *operands)
-    from . import launches
-
     problem = pair.problem(direction, inputs)
+    if is_exported(ctx):
+        return lower_formula(ctx, *operands, problem=problem, inputs=inputs, outputs=outputs)
+    from . import launches, partition
+
+    if partition.is_partitioned(ctx.module_context) and ffi_problem() is None:
+        call = partition.partitioned(pair, direction, inputs, outputs)
+        return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
     avals = dict(zip((*inputs, *outputs), (*ctx.avals_in, *ctx.avals_out), strict=True))
     shapes = {n: (a.shape, np.dtype(a.dtype)) for n, a in avals.items()}
     results = list(ctx.avals_out)
@@ -140,8 +148,39 @@ def _lower_callback(ctx: Any, operands: Any, problem: Any, shapes: Any, outputs:
     return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
 
 
-def lower_elsewhere(ctx: Any, *operands: Any, pair: Pair, **_: Any):
+def is_exported(ctx: Any) -> bool:
+    """Whether ``jax.export`` asks: what it makes must run where there are no kernels."""
+    how = getattr(ctx.module_context, "lowering_parameters", None)
+    return bool(getattr(how, "for_export", False))
+
+
+def lower_formula(
+    ctx: Any, *operands: Any, problem: Problem, inputs: tuple[str, ...], outputs: tuple[str, ...]
+):
+    """The formula as ordinary JAX code, on any platform."""
+
+    def call(*arrays: Any) -> list[Any]:
+        named = zip(inputs, arrays, strict=True)
+        given = {n: jnp.broadcast_to(a, problem.shape_of(n)) for n, a in named}
+        results = evaluate(problem, given, JAX)
+        found = dict(zip((o.name for o in problem.writes), results, strict=True))
+        return [found[n].astype(a.dtype) for n, a in zip(outputs, ctx.avals_out, strict=True)]
+
+    return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
+
+
+def lower_elsewhere(
+    ctx: Any,
+    *operands: Any,
+    pair: Pair,
+    direction: str,
+    inputs: tuple[str, ...],
+    outputs: tuple[str, ...],
+):
     """The rule for every other platform."""
+    if is_exported(ctx):
+        problem = pair.problem(direction, inputs)
+        return lower_formula(ctx, *operands, problem=problem, inputs=inputs, outputs=outputs)
     platforms = ", ".join(ctx.platforms or ctx.module_context.platforms)
     raise UnsupportedError(
         f"{pair.forward.op.kind}: pullback.jax runs on the CPU only, got platform {platforms}; "

@@ -8,7 +8,13 @@ from torch import Tensor
 
 from pullback import OutOfRange, Ties
 
+from . import linalg as linalg
 from . import pyg as pyg
+from .composed import max as max
+from .composed import min as min
+from .composed import norm as norm
+from .composed import std_mean as std_mean
+from .composed import var_mean as var_mean
 from .patching import Patch as Patch
 from .patching import patch as patch
 
@@ -25,11 +31,15 @@ __all__ = [
     "entmax15",
     "gae",
     "lerp",
+    "linalg",
     "linear_recurrence",
     "log_softmax",
     "logcumsumexp",
     "logsumexp",
+    "max",
     "mean",
+    "min",
+    "norm",
     "norm2",
     "patch",
     "prod",
@@ -45,19 +55,23 @@ __all__ = [
     "softmax",
     "sparsemax",
     "std",
+    "std_mean",
     "sum",
     "var",
+    "var_mean",
 ]
 
 def cumsum(
     input: Tensor,
-    dim: int,
+    dim: int | None = None,
     *,
     dtype: torch.dtype | None = None,
     resets: Tensor | None = None,
     offsets: Tensor | None = None,
     reverse: bool = False,
     exclusive: bool = False,
+    out: Tensor | None = None,
+    axis: int | None = None,
 ) -> Tensor:
     """``torch.cumsum`` on pullback's kernels: y[j] = Σ_{i≤j} x[i].
 
@@ -66,13 +80,15 @@ def cumsum(
 
 def cumprod(
     input: Tensor,
-    dim: int,
+    dim: int | None = None,
     *,
     dtype: torch.dtype | None = None,
     resets: Tensor | None = None,
     offsets: Tensor | None = None,
     reverse: bool = False,
     exclusive: bool = False,
+    out: Tensor | None = None,
+    axis: int | None = None,
 ) -> Tensor:
     """``torch.cumprod`` on pullback's kernels: y[j] = Π_{i≤j} x[i].
 
@@ -82,13 +98,15 @@ def cumprod(
 
 def cummax(
     input: Tensor,
-    dim: int,
+    dim: int | None = None,
     *,
     resets: Tensor | None = None,
     offsets: Tensor | None = None,
     reverse: bool = False,
     exclusive: bool = False,
     ties: Literal["first", "last"] | Ties = "last",
+    out: Tensor | None = None,
+    axis: int | None = None,
 ) -> torch.return_types.cummax:
     """``torch.cummax`` on pullback's kernels: y[j] = max_{i≤j} x[i].
 
@@ -98,13 +116,15 @@ def cummax(
 
 def cummin(
     input: Tensor,
-    dim: int,
+    dim: int | None = None,
     *,
     resets: Tensor | None = None,
     offsets: Tensor | None = None,
     reverse: bool = False,
     exclusive: bool = False,
     ties: Literal["first", "last"] | Ties = "last",
+    out: Tensor | None = None,
+    axis: int | None = None,
 ) -> torch.return_types.cummin:
     """``torch.cummin`` on pullback's kernels: y[j] = min_{i≤j} x[i].
 
@@ -114,12 +134,14 @@ def cummin(
 
 def logcumsumexp(
     input: Tensor,
-    dim: int,
+    dim: int | None = None,
     *,
     resets: Tensor | None = None,
     offsets: Tensor | None = None,
     reverse: bool = False,
     exclusive: bool = False,
+    out: Tensor | None = None,
+    axis: int | None = None,
 ) -> Tensor:
     """``torch.logcumsumexp`` on pullback's kernels: y[j] = log Σ_{i≤j} exp(x[i]).
 
@@ -134,6 +156,9 @@ def sum(
     *,
     dtype: torch.dtype | None = None,
     where: Tensor | None = None,
+    out: Tensor | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool | None = None,
 ) -> Tensor:
     """``torch.sum`` on pullback's kernels: y = Σ x.
 
@@ -148,6 +173,9 @@ def mean(
     *,
     dtype: torch.dtype | None = None,
     where: Tensor | None = None,
+    out: Tensor | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool | None = None,
 ) -> Tensor:
     """``torch.mean`` on pullback's kernels: y = Σ x / n.
 
@@ -162,6 +190,9 @@ def amax(
     *,
     where: Tensor | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    out: Tensor | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool | None = None,
 ) -> Tensor:
     """``torch.amax`` on pullback's kernels: y = max x.
 
@@ -176,6 +207,9 @@ def amin(
     *,
     where: Tensor | None = None,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    out: Tensor | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool | None = None,
 ) -> Tensor:
     """``torch.amin`` on pullback's kernels: y = min x.
 
@@ -190,6 +224,9 @@ def prod(
     *,
     dtype: torch.dtype | None = None,
     where: Tensor | None = None,
+    out: Tensor | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool | None = None,
 ) -> Tensor:
     """``torch.prod`` on pullback's kernels: y = Π x.
 
@@ -204,6 +241,9 @@ def norm2(
     *,
     dtype: torch.dtype | None = None,
     where: Tensor | None = None,
+    out: Tensor | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool | None = None,
 ) -> Tensor:
     """``torch.linalg.vector_norm`` on pullback's kernels: y = √Σ x².
 
@@ -213,10 +253,13 @@ def norm2(
 
 def logsumexp(
     input: Tensor,
-    dim: int | Sequence[int] | None,
+    dim: int | Sequence[int] | None = None,
     keepdim: bool = False,
     *,
     where: Tensor | None = None,
+    out: Tensor | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool | None = None,
 ) -> Tensor:
     """``torch.logsumexp`` on pullback's kernels: y = log Σ exp(x).
 
@@ -232,6 +275,9 @@ def var(
     *,
     where: Tensor | None = None,
     correction: float | None = None,
+    out: Tensor | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool | None = None,
 ) -> Tensor:
     """``torch.var`` on pullback's kernels: y = Σ (x−mean)² / m, m = max(n−correction, 1).
 
@@ -247,6 +293,9 @@ def std(
     *,
     where: Tensor | None = None,
     correction: float | None = None,
+    out: Tensor | None = None,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool | None = None,
 ) -> Tensor:
     """``torch.std`` on pullback's kernels: y = √(Σ (x−mean)² / m), m = max(n−correction, 1).
 
@@ -255,7 +304,13 @@ def std(
     """
 
 def softmax(
-    input: Tensor, dim: int, dtype: torch.dtype | None = None, *, where: Tensor | None = None
+    input: Tensor,
+    dim: int | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    where: Tensor | None = None,
+    out: Tensor | None = None,
+    axis: int | None = None,
 ) -> Tensor:
     """``torch.softmax`` on pullback's kernels: y = exp(x) / Σ exp(x).
 
@@ -263,7 +318,13 @@ def softmax(
     """
 
 def log_softmax(
-    input: Tensor, dim: int, dtype: torch.dtype | None = None, *, where: Tensor | None = None
+    input: Tensor,
+    dim: int | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    where: Tensor | None = None,
+    out: Tensor | None = None,
+    axis: int | None = None,
 ) -> Tensor:
     """``torch.log_softmax`` on pullback's kernels: y = x − log Σ exp(x).
 
@@ -284,7 +345,9 @@ def entmax15(input: Tensor, dim: int = -1) -> Tensor:
     Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
     """
 
-def lerp(input: Tensor, end: Tensor, weight: float | Tensor) -> Tensor:
+def lerp(
+    input: Tensor, end: Tensor, weight: float | Tensor, *, out: Tensor | None = None
+) -> Tensor:
     """``torch.lerp`` on pullback's kernels: y = a + w·(b−a).
 
     Gradient: da = (1−w)·dy, db = w·dy, dweight = (b−a)·dy.
@@ -423,6 +486,7 @@ def linear_recurrence(
     *,
     initial: Tensor | None = None,
     resets: Tensor | None = None,
+    offsets: Tensor | None = None,
     reverse: bool = False,
     return_final: Literal[False] = False,
 ) -> Tensor:
@@ -440,6 +504,7 @@ def linear_recurrence(
     *,
     initial: Tensor | None = None,
     resets: Tensor | None = None,
+    offsets: Tensor | None = None,
     reverse: bool = False,
     return_final: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...

@@ -38,6 +38,18 @@ def check_dtype(function: str, value: Any) -> None:
         refuse(function, "dtype", "torch.dtype", value)
 
 
+def missing(function: str, argument: str) -> NoReturn:
+    """Raise for an argument that is wanted."""
+    raise TypeError(f"{function}(): missing required argument {argument!r}")
+
+
+def one_of(function: str, argument: str, value: Any, alias: str, other: Any) -> Any:
+    """The value of an argument that was given by its other name."""
+    if value is not None and value is not False:
+        raise TypeError(f"{function}(): takes either {argument!r} or {alias!r}, not both")
+    return other
+
+
 def bool_of(function: str, argument: str, value: Any) -> bool:
     """True or False, for a flag that torch has."""
     if type(value) is not bool:

@@ -36,7 +36,7 @@ class Counterpart:
         The kind in torch ops: tensors, then ``takes``.
     takes
         The parameters it takes, as the catalog names them. With others than their defaults, or with
-        operands that may be left out, torch does not have the kind.
+        other operands that may be left out, torch does not have the kind.
     name
         torch's name, where it is not the catalog's.
     names
@@ -49,8 +49,6 @@ class Counterpart:
         Whether torch's function wants ``dim``.
     takes_unbiased
         Whether torch's function has the older form of a correction.
-    takes_tensor
-        A parameter for which torch takes a tensor too.
     means_otherwise
         ``means_otherwise(extent, **takes)``: where torch gives another result than the kernel.
     backward
@@ -74,7 +72,6 @@ class Counterpart:
     dtype: str = ""
     needs_dim: bool = False
     takes_unbiased: bool = False
-    takes_tensor: str = ""
     means_otherwise: Callable[..., bool] | None = None
     backward: Callable[..., Tensor] | None = None
     rough_backward: bool = False
@@ -286,7 +283,6 @@ COUNTERPARTS: dict[str, Counterpart] = {
         _lerp,
         ("weight",),
         names=MappingProxyType({"a": "input", "b": "end"}),
-        takes_tensor="weight",
         homes=_homes("lerp"),
         routed=_routed_lerp,
     ),

@@ -347,12 +347,15 @@ class Form:
     def _function(self) -> Callable[..., Any]:
         return make_function(self.op)
 
-    def by_function(self, params: Parameters, *tensors: Tensor) -> Any:
-        """The call through the functions of ``pullback``, which know every device."""
+    def by_function(self, params: Parameters, *tensors: Tensor, out: Any = None) -> Any:
+        """The call through the functions of ``pullback``, which know every device.
+
+        Results are written to ``out``, if it is given.
+        """
         words = dict(zip((o.name for o in self.reads), tensors, strict=True))
         values = self.values(params)
         words |= {n: values[n] for n in self._own}
-        results = unpacked(self.empty(params, *tensors))
+        results = unpacked(self.empty(params, *tensors)) if out is None else out
         self._function(**words, out=results)
         return results
 

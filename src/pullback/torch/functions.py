@@ -9,22 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import _are_functorch_transforms_active as transforms_active
-from torch.compiler import is_compiling
 from torch.fx import Proxy
 from torch.overrides import handle_torch_function
 
-from ..api.arrange import borders
 from ..core import parse
 from ..core.declare import Role, Type
 from ..core.vocabulary import OutOfRange
-from ..errors import InvalidProblemError
 from . import arguments
+from .calls import into, run_given, with_more  # noqa: F401 - named by what is written here
 from .docstrings import docstring
-from .forms import one_dim
-from .launches import PLAIN
+from .launches import PLAIN  # noqa: F401 - the same
 from .operations import Kind, Operation, kind_of
-from .signatures import Argument, arguments_of
+from .signatures import NUMPYS, Argument, arguments_of
 
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 
@@ -71,52 +67,10 @@ def _ask_torch(of: Kind, device: str, dtype: torch.dtype) -> torch.dtype:
     return result.dtype
 
 
-def with_more(operation: Operation, params: tuple[Any, ...], x: Tensor) -> Any:
-    """Values and what else torch returns with them; values alone of what torch does not have."""
-    y = operation.unary(params, x)
-    values = operation.forward.values(operation.forward.canonical(params, (x,)))
-    for name, usual in operation.of.beyond.items():
-        if values.pop(name) != usual:
-            return y
-    return operation.counterpart.result(x, y, **values)  # type: ignore[union-attr,misc]
-
-
-def run_given(of: Kind, operands: dict[str, Any], values: dict[str, Any]) -> Any:
-    """A call with operands that may be left out, that broadcast, or with outputs to ask for."""
-    marks = of.marks
-    if marks is not None and operands[marks.name] is not None:
-        if operands[marks.symbol] is not None:
-            raise InvalidProblemError(f"{marks.name}: expected it or {marks.symbol}, got both")
-        lead = operands[of.pair.forward.inputs[0]]
-        operands[marks.symbol] = _borders(operands[marks.name], lead, values["axis"], marks.name)
-        operands[marks.name] = None
-    given = of.ordered([n for n, t in operands.items() if t is not None])
-    if of.cuts and len([n for n in of.cuts if n in given]) != 1:
-        got = "both" if of.cuts[0] in given else "neither"
-        raise InvalidProblemError(f"{of.cuts[0]}: expected {' or '.join(of.cuts)}, got {got}")
-    operation = of.operation(given, tuple(n for n in of.flags if values[n]))
-    form = operation.forward
-    params = tuple([values[n] for n in form.names])
-    return operation(params, *form.stretched(params, [operands[o.name] for o in form.reads]))
-
-
-def _borders(offsets: Tensor, x: Tensor, dim: int, name: str) -> Tensor:
-    """Where runs begin along a dimension, as a mask that broadcasts."""
-    dim = one_dim(dim, x.dim())
-    shape = tuple(x.shape)
-    in_memory = type(offsets) in PLAIN and type(x) in PLAIN
-    if in_memory and not is_compiling() and not transforms_active():
-        marks = borders(offsets, shape, dim, name)
-        return torch.as_tensor(marks, device=x.device)
-    extent = shape[dim] if shape else 1
-    none = torch.zeros(extent + 1, dtype=torch.bool, device=x.device)
-    along = none.index_fill(0, offsets[:-1].long(), True)[:extent]
-    return along.reshape([extent if k == dim else 1 for k in range(x.dim())])
-
-
 def traced(function: Callable[..., Any], given: dict[str, Any]) -> Any:
     """A call that torch.fx writes down, as one of ``function`` with what its caller was given."""
-    called = {name: given[name] for name in inspect.signature(function).parameters}
+    known = inspect.signature(function).parameters.values()
+    called = {p.name: given[p.name] for p in known if given[p.name] is not p.default}
     tensors = [a for a in called.values() if isinstance(a, (Proxy, Tensor))]
     return handle_torch_function(function, tensors, **called)
 
@@ -158,13 +112,23 @@ class _Source:
     def _torchs(self, torch_has: Any) -> list[str]:
         """Forms of arguments that torch has beside those of the row."""
         found = []
+        for own, numpys in NUMPYS.items():
+            if numpys in [a.name for a in self.made]:
+                chosen = f"arguments.one_of(name, {own!r}, {own}, {numpys!r}, {numpys})"
+                found.append(f"if {numpys} is not None: {own} = {chosen}")
+        if torch_has.dtype == "keyword" and torch_has.homes:
+            # As in torch, the type of out says what to compute in, if nothing else does.
+            unsaid = "out is not None and dtype is None and isinstance(out, Tensor)"
+            found.append(f"if {unsaid}: dtype = out.dtype")
+        if torch_has.needs_dim and self._takes_one_dim():
+            found.append("if dim is None: arguments.missing(name, 'dim')")
         if torch_has.takes_unbiased:
             found.append("dim, correction = arguments.corrected(name, dim, unbiased, correction)")
-        own = torch_has.takes_tensor
-        if own and own not in [a.name for a in self.numbers]:
-            call = f"torchs({', '.join(self._names(self.plain))}, {self.called[own]})"
-            found.append(f"if isinstance({self.called[own]}, Tensor): return {call}")
         return found
+
+    def _takes_one_dim(self) -> bool:
+        axis = self.forward.parameter("axis")
+        return axis is not None and axis.parse is parse.axis
 
     def _value(self, argument: Argument) -> str:
         """Bring a parameter into its one form, if it is not."""
@@ -197,8 +161,24 @@ class _Source:
             run = "with_more(operation, "
         call = f"return {run}({params}), {tensors})"
         unless = self._is_plain()
+        given = self._given()
+        found = []
+        if "out" in [a.name for a in self.made]:
+            found.append(f"if out is not None: return into(of, {given}, out)")
+        if self.torch_has is not None and self.torch_has.dtype:
+            # Integers that torch was asked for are what comes of wider ones.
+            found.append(f"if dtype is not None: return run_given(of, {given}).to(dtype)")
         if not unless:
-            return [call]
+            return [*found, call]
+        return [
+            *found,
+            f"if {' and '.join(unless)}: {call}",
+            f"return run_given(of, {given})",
+        ]
+
+    def _given(self) -> str:
+        """Operands and parameters by the catalog's names, as source."""
+        of, called = self.of, self.called
         numbers = [a.name for a in self.numbers]
         operands = [
             f"{n!r}: {called[n]} if isinstance({called[n]}, Tensor) else None"
@@ -207,10 +187,7 @@ class _Source:
             for n in self.forward.inputs
         ]
         values = [f"{p.name!r}: {called[p.name]}" for p in of.pair.parameters]
-        return [
-            f"if {' and '.join(unless)}: {call}",
-            f"return run_given(of, {{{', '.join(operands)}}}, {{{', '.join(values)}}})",
-        ]
+        return f"{{{', '.join(operands)}}}, {{{', '.join(values)}}}"
 
     def _is_plain(self) -> list[str]:
         """What has to hold for the plain call."""
@@ -247,7 +224,7 @@ def _make(of: Kind) -> Callable[..., Any]:
     body = "\n        ".join(_Source(of, [*first, *later]).lines())
     # A closure, not a global of its own: torch.compile looks globals up in this module.
     source = (
-        f"def make(operation, name, of, parameters, torchs, value_of, inf=float('inf')):\n"
+        f"def make(operation, name, of, parameters, value_of, inf=float('inf')):\n"
         f"    def {of.name}({', '.join(shown)}):\n"
         f"        {body}\n"
         f"    return {of.name}"
@@ -255,9 +232,8 @@ def _make(of: Kind) -> Callable[..., Any]:
     made: dict[str, Any] = {}
     exec(source, globals(), made)
     parameters = {p.name: p for p in of.pair.parameters}
-    torchs = of.counterpart.run if of.counterpart else None
     function: Callable[..., Any] = made["make"](
-        of.plain, of.name, of, parameters, torchs, arguments.value_of
+        of.plain, of.name, of, parameters, arguments.value_of
     )
     function.__module__, function.__qualname__ = "pullback.torch", of.name
     function.__doc__ = docstring(of, [*first, *later])

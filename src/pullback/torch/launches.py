@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._C._autograd import _profiler_enabled as profiling
 from torch._C._functorch import is_legacy_batchedtensor
+from torch._C._profiler import _RecordFunctionFast as Record
 
 from ..api.plan import Runnable
 from ..core.declare import Role, Type
@@ -47,6 +49,8 @@ class Prepared:
         False where there is nothing for a kernel to do.
     run
         ``run(addresses, tensors)`` of operands and results.
+    label
+        What a profiler calls it.
     misaligned
         For each operand, the bits of an address that would make it one.
     """
@@ -54,6 +58,7 @@ class Prepared:
     __slots__ = (
         "backward_params",
         "has_kernel",
+        "label",
         "misaligned",
         "params",
         "run",
@@ -71,13 +76,20 @@ class Prepared:
         self.has_kernel = False
         self.shape: torch.Size | None = None
 
-    def set_program(self, program: Program, names: tuple[str, ...], results: Sequence[Tensor]):
+    def set_program(
+        self, program: Program, names: tuple[str, ...], results: Sequence[Tensor], label: str
+    ):
         """Take over a program, the last operands of which are new results."""
         sizes = [t.numel() * t.element_size() for t in results]
         new = dict(zip(names[-len(sizes) :], sizes, strict=True))
         program.mark_new({n: size for n, size in new.items() if size >= LARGE})
         self.has_kernel = True
-        self.run = program.run
+        self.run, self.label = program.run, label
+
+    def recorded(self, addresses: tuple[int, ...], tensors: tuple[Tensor, ...]) -> None:
+        """:meth:`run` under its name in a profile."""
+        with Record(self.label):
+            self.run(addresses, tensors)
 
 
 def is_dense(t: Tensor) -> bool:
@@ -125,6 +137,7 @@ class Launcher:
         self._operation, self._form = operation, form
         self._otherwise, self._dispatched = otherwise, dispatched
         self._names = tuple(o.name for o in (*form.reads, *form.writes))
+        self._label = f"pullback::{form.op.name}"
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         forgets(self._prepared.clear)
         writes = form.writes
@@ -155,7 +168,8 @@ class Launcher:
             if address and not address & prepared.misaligned[0] and not x.is_neg():
                 shape = prepared.shape
                 y = torch.empty_like(x) if shape is None else x.new_empty(shape)
-                prepared.run((address, y.data_ptr()), (x, y))
+                run = prepared.recorded if profiling() else prepared.run
+                run((address, y.data_ptr()), (x, y))
                 return y, prepared
         return self.run(params, x)
 
@@ -193,16 +207,17 @@ class Launcher:
             if not address or address & misaligned or t.is_neg():
                 return self.run(params, *map(readable, tensors))
             addresses.append(address)
+        run = prepared.recorded if profiling() else prepared.run
         if self._makes_one:
             shape = prepared.shape
             if shape is None:
                 result = torch.empty_like(tensors[self._like])
             else:
                 result = tensors[self._lead].new_empty(shape)
-            prepared.run((*addresses, result.data_ptr()), (*tensors, result))
+            run((*addresses, result.data_ptr()), (*tensors, result))
             return result, prepared
         results = self._form.empty(prepared.params, *tensors)
-        prepared.run((*addresses, *[t.data_ptr() for t in results]), (*tensors, *results))
+        run((*addresses, *[t.data_ptr() for t in results]), (*tensors, *results))
         return unpacked(results), prepared
 
     def _run_dispatched(
@@ -234,7 +249,7 @@ class Launcher:
                 strides = {n: v.strides for n, v in views.items()}
                 dtypes = {n: views[n].dtype for n in self._flexible}
                 launch = Launch(problem, strides, prepared.threads, dtypes)
-                prepared.set_program(launch.program, self._names, results)
+                prepared.set_program(launch.program, self._names, results, self._label)
                 if form.like is None or form.writes[0].role is Role.ROW:
                     prepared.shape = results[0].shape
         if len(self._prepared) >= _MOST_LAUNCHES:
@@ -255,4 +270,8 @@ class ByFunction(Launcher):
         params = described.params
         if self._operation.is_for_torch(self._form, params, tensors):
             return self._otherwise(params, *tensors), described
-        return self._form.by_function(params, *map(readable, tensors)), described
+        usable = list(map(readable, tensors))
+        if profiling():
+            with Record(self._label):
+                return self._form.by_function(params, *usable), described
+        return self._form.by_function(params, *usable), described

@@ -51,6 +51,7 @@ from .forms import Form, Parameters, as_tuple, unpacked
 from .launches import PLAIN, ByFunction, Launcher, check_dense
 from .library import define
 from .paths import Path, backward_form
+from .shards import give_rules, is_sharded
 
 _WITHOUT_MEMORY = (FakeTensor, FunctionalTensor)
 
@@ -192,7 +193,8 @@ class Operation:
         self.of, self.given, self.asked = of, given, asked
         self.kind, self.name = of.kind, of.name
         pair, self.counterpart = of.pair, of.counterpart
-        self.is_torchs = given == of.usual and not asked
+        takes = self.counterpart.takes if self.counterpart else ()
+        self.is_torchs = not asked and all(n in of.usual or n in takes for n in given)
         flags = {n: n in asked for n in of.flags}
         parameters = tuple(
             p for p in pair.parameters if p.name not in given and p.name not in of.flags
@@ -234,6 +236,18 @@ class Operation:
         self._registered_backward: Any = registered_backward
         self.op: Any = self._registered.usual
         self.op_backward: Any = registered_backward and registered_backward.usual
+
+    @property
+    def registered(self) -> list[tuple[Form, Any]]:
+        """The ops in torch's library, each with its form."""
+        sides = ((self.forward, self._registered), (self.backward, self._registered_backward))
+        return [
+            (form, op)
+            for form, held in sides
+            if form is not None
+            for op in (held.usual, held.unchecked)
+            if op is not None
+        ]
 
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The forward."""
@@ -302,6 +316,7 @@ class Operation:
             return self.reference(*tensors, *params)
         if is_compiling():
             if not transforms_active():
+                give_rules(self)
                 return self._registered.chosen(params)(*tensors, *params)
             is_served = self._is_served(self.forward, params)
             return (self.reference if is_served else self._in_graph)(*tensors, *params)
@@ -381,7 +396,7 @@ class Operation:
         """The parameters that torch's function takes."""
         assert self.counterpart is not None
         values = form.values(params)
-        return {n: values[n] for n in self.counterpart.takes}
+        return {n: values[n] for n in self.counterpart.takes if n in values}
 
     def _is_served(self, form: Form, params: Parameters) -> bool:
         """Whether torch has the kind with these parameters."""
@@ -396,6 +411,11 @@ class Operation:
         """A call on tensors that are not plain CPU memory, or that a mode wants to see."""
         check_dense(tensors)
         params = self.forward.canonical(params, tensors)
+        if any(map(is_sharded, tensors)):
+            give_rules(self)
+            if self.is_for_torch(self.forward, params, tensors):
+                return self.reference(*tensors, *params)
+            return self._registered.chosen(params)(*tensors, *params)
         unknown = any(type(t) not in PLAIN and not isinstance(t, _WITHOUT_MEMORY) for t in tensors)
         if unknown or self.is_for_torch(self.forward, params, tensors):
             return self.reference(*tensors, *params)

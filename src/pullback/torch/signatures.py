@@ -43,6 +43,14 @@ class Argument:
 
 
 _DTYPE = Argument("dtype", "torch.dtype | None", "Type the input is cast to first.", None)
+_OUT = Argument(
+    "out",
+    "Tensor | tuple[Tensor, ...] | None",
+    "Where to write, without a gradient; resized if it has another shape, as torch does it.",
+    None,
+)
+# What NumPy calls some arguments, which torch takes too.
+NUMPYS = {"dim": "axis", "keepdim": "keepdims"}
 _UNBIASED = Argument(
     "unbiased",
     "bool | None",
@@ -74,7 +82,8 @@ def _parameter(of: Kind, p: Parameter) -> Argument:
         hint, doc = f"{hint} | Tensor", f"{doc} {operand.doc}".strip()
     if torch_has is not None:
         if p.name == "axis" and torch_has.needs_dim:
-            default = REQUIRED
+            default = None
+            doc += " It or axis is wanted."
         if p.name == "axis" and torch_has.takes_unbiased:
             hint += " | bool"
         if p.name == "ties":
@@ -82,8 +91,6 @@ def _parameter(of: Kind, p: Parameter) -> Argument:
         if p.name == "correction" and torch_has.takes_unbiased:
             hint, default = f"{hint} | None", None
             doc = "Subtracted from the count; 1 if neither it nor unbiased is given."
-        if p.name == torch_has.takes_tensor and operand is None:
-            hint, doc = f"{hint} | Tensor", f"{doc} A tensor is handed to torch."
     if p.name == "ties":
         hint = "str"
     return Argument(NAMES.get(p.name, p.name), hint, doc, default, operand, p)
@@ -107,6 +114,13 @@ def arguments_of(of: Kind) -> tuple[list[Argument], list[Argument]]:
         first.append(_DTYPE)
     elif torch_has is not None and torch_has.dtype:
         later.insert(0, _DTYPE)
+    if torch_has is not None and torch_has.homes:
+        later.append(_OUT)
+        later += [
+            Argument(NUMPYS[a.name], a.hint, f"Another name for {a.name}.", None)
+            for a in first
+            if a.name in NUMPYS
+        ]
     # What follows a default has one: None, which is refused where a value is wanted after all.
     for k, argument in enumerate(first):
         if argument.default is REQUIRED and any(a.default is not REQUIRED for a in first[:k]):

@@ -16,7 +16,12 @@ AXES = Parameter(
 )
 KEEPDIMS = Parameter("keepdims", parse.flag, False, doc="Keep the reduced axes at length 1.")
 CORRECTION = Parameter(
-    "correction", parse.correction, 1, is_data=True, doc="m = max(n - correction, 1)."
+    "correction",
+    parse.correction,
+    1,
+    is_data=True,
+    alias="ddof",
+    doc="m = max(n - correction, 1).",
 )
 SHAPE = Parameter("shape", parse.shape, doc="Shape of the forward's input.")
 

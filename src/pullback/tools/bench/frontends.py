@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,9 +53,6 @@ class Torch:
 
         import pullback.torch as pt
 
-        functions_of_ours = {n: getattr(pt, n) for n in dir(pt) if not n.startswith("_")}
-        linalg = SimpleNamespace(vector_norm=pt.norm2)
-        ours = SimpleNamespace(**functions_of_ours, linalg=linalg)
         # In memory of torch's own, which is aligned as its users' tensors are.
         tensors = {n: to_torch(torch, a).clone() for n, a in given.items()}
         leaves = [tensors[n].requires_grad_() for n in variables(case)]
@@ -66,7 +62,7 @@ class Torch:
         if case.op.kind in KINDS:
             mine = partial(getattr(pt, case.op.kind), dim=case.axes[0], **_required(case))
         else:
-            mine = torch_forward(ours, case, tensors)
+            mine = torch_forward(pt, case, tensors)
         if case.is_segmented:
             ids, segmented = tensors[cuts(case.op)[0].name], getattr(pt, case.op.kind)
             mine = lambda x: segmented(x, ids, case.segments)  # noqa: E731

@@ -22,10 +22,14 @@ COLOURS = {
 }
 
 
+# What a title names beside the machine.
+VARYING = ("dtype", "shape")
+
+
 def require() -> None:
     """Raise where plotting is not possible, before the work whose result would be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise UnsupportedError("plotting needs matplotlib: pip install 'pullback[plot]'")
+        raise UnsupportedError("plotting needs matplotlib: pip install matplotlib")
 
 
 def _pyplot() -> Any:
@@ -78,9 +82,19 @@ def bars(report: Mapping[str, Any], stat: str = "ms") -> bytes:
     axes.set_xlabel("useful bytes per second, % of a copy of the same bytes")
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, loc="outside lower center", ncols=len(names))
-    machine = report["machine"]
-    axes.set_title(f"{machine['cpu']}, {machine['cores']} cores", fontsize=10, loc="left")
+    axes.set_title(_title(report), fontsize=9, loc="left")
     return _png(figure)
+
+
+def _title(report: Mapping[str, Any]) -> str:
+    """What was run, of which types and shapes, and where."""
+    machine = report["machine"]
+    where = f"pullback {machine['pullback']}, {machine['cpu']}, {machine['cores']} cores"
+    cases = [c for c in report.get("cells", report.get("points", ())) if c.get("dtype")]
+    what = [
+        ", ".join(dict.fromkeys(str(c[k]) for c in cases if k in c)) for k in ("dtype", "shape")
+    ]
+    return "\n".join([where, *(t if len(t) <= 80 else f"{t[:77]}..." for t in what if t)])
 
 
 def lines(report: Mapping[str, Any]) -> bytes:
@@ -102,4 +116,5 @@ def lines(report: Mapping[str, Any]) -> bytes:
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=7, loc="upper left")
+    axes.set_title(_title(report), fontsize=9, loc="left")
     return _png(figure)

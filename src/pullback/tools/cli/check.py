@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ...core.catalog import catalog
+from ...core.declare import Op
 from ...core.elements import FLOATS
 from ..bench import named_ops
 from . import on_device, tables
@@ -22,10 +24,37 @@ Examples:
   pullback check                         every op and dtype: some minutes
   pullback check softmax cumprod --dtypes f32,bf16
   pullback check --json check.json --html check.html
+  pullback check --digest                the bytes, beside the published ones
   pullback check --device cuda           the kernels of the GPU that is here
 
 The exit code is 0 if all pass and 1 if any fails.
 """
+
+
+def _digest(chosen: Sequence[Op], dtypes: Sequence[str], json_file: Path | None) -> None:
+    """Digests of the bytes, and whether they are those that the documentation shows."""
+    from ..bench.machine import describe
+    from ..check.digests import differing, digests, published
+
+    with steps(sum(d in op.dtypes for op in chosen for d in dtypes)) as (progress, task):
+
+        def advance(name: str, element: str, result: Any) -> None:
+            progress.update(task, description=f"{name} {element}")
+            if result is not None:
+                progress.advance(task)
+
+        found = digests(chosen, dtypes, advance)
+    known = published()
+    others = differing(found, known)
+    if json_file:
+        report = {"machine": describe(), "digests": found, "differing": others, "ok": not others}
+        write_json(json_file, report)
+    if str(json_file) != "-":
+        out = console()
+        for part in tables.digests(found, known, others):
+            out.print(part)
+    if others:
+        raise SystemExit(1)
 
 
 @click.command("check", epilog=EPILOG)
@@ -37,6 +66,9 @@ The exit code is 0 if all pass and 1 if any fails.
 @click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True,
               help="Where the kernels run.")  # fmt: skip
 @click.option("--long", "long", is_flag=True, help="One line for each op and dtype.")
+@click.option(
+    "--digest", is_flag=True, help="Digests of the bytes instead, to compare machines by."
+)
 @click.option("--json", "json_file", type=FILE, help="Write the report to a file (- for stdout).")
 @click.option("--html", "html_file", type=FILE, help="Write one page that needs no network.")
 def command(
@@ -46,6 +78,7 @@ def command(
     with_torch: bool | None,
     device: str,
     long: bool,
+    digest: bool,
     json_file: Path | None,
     html_file: Path | None,
 ) -> None:
@@ -64,6 +97,13 @@ def command(
     chosen = named_ops(ops, direction) if ops else [
         op for op in catalog() if direction in ("both", op.direction)
     ]  # fmt: skip
+    if digest:
+        if html_file or with_torch or long or device != "cpu":
+            raise click.ClickException(
+                "--digest does not go with --html, --torch, --long and --device"
+            )
+        _digest(chosen, dtypes, json_file)
+        return
     if device != "cpu":
         if html_file or with_torch or long:
             raise click.ClickException("--device cuda does not go with --html, --torch and --long")

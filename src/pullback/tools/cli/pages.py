@@ -9,7 +9,7 @@ from typing import Any
 
 from ..bench import compare, figures
 from ..bench.plot import COLOURS, shares
-from .tables import each_precision, machine_line, number, percent, ulp
+from .tables import each_precision, machine_line, number, of_allowed, percent, ulp
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2530; --soft: #5f6b7a; --line: #dfe4ea;
@@ -38,7 +38,7 @@ td.n + td:not(.n), th.n + th:not(.n) { padding-left: 1.6rem; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 td.good { color: var(--good); font-weight: 600; } td.bad { color: var(--bad); font-weight: 600; }
 td.dim { color: var(--soft); } tbody tr:hover { background: var(--panel); }
-svg { max-width: 100%; height: auto; }
+svg { width: 100%; min-width: 38rem; height: auto; }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 svg text.soft { fill: var(--soft); } svg text.small { font-size: 9px; fill: var(--soft);
   stroke: var(--page); stroke-width: 3px; paint-order: stroke; }
@@ -57,6 +57,12 @@ def _escape(value: object) -> str:
 def _when(report: Mapping[str, Any]) -> str:
     """The time of a report to the minute; it is kept in UTC."""
     return f"{report['when'][:16].replace('T', ' ')} UTC"
+
+
+def _heading(report: Mapping[str, Any]) -> str:
+    """Which version ran where and when, beside what."""
+    version = report["machine"]["pullback"]
+    return f"pullback {version} on {machine_line(report)}; {_when(report)}"
 
 
 def page(title: str, subtitle: str, parts: Iterable[str]) -> str:
@@ -124,7 +130,8 @@ def bar_chart(
     """
     group = THICK * len(names) + 12
     bottom = TOP + group * len(rows) + 2
-    out = [f'<svg viewBox="0 0 {LEFT + WIDTH + 70} {bottom + 22}" role="img">', _legend(names)]
+    box = f'<svg viewBox="0 0 {LEFT + WIDTH + 70} {bottom + 22}" role="img">'
+    out = [f'<div class="scroll">{box}', _legend(names)]
     for value, text in ticks:
         x = LEFT + WIDTH * place(value)
         kind = ' class="mark"' if value == mark else ""
@@ -141,7 +148,7 @@ def bar_chart(
             if name in values:
                 length = max(1.0, WIDTH * min(1.06, place(values[name])))
                 out.append(_bar(row, name, label(values[name]), length, top + k * THICK))
-    return "".join([*out, "</svg>"])
+    return "".join([*out, "</svg></div>"])
 
 
 def _legend(names: Sequence[str]) -> str:
@@ -165,6 +172,10 @@ def _bar(row: str, name: str, said: str, length: float, y: int) -> str:
 
 def _colour(name: str) -> str:
     return COLOURS.get(name, "#777777")
+
+
+BENCH_COLUMNS = ("op", "dtype", "shape", "axis", "ms", "call ms", "GB/s", "of copy")
+FASTEST = ("fastest peer",)
 
 
 def bench_page(report: Mapping[str, Any], stat: str, old: Mapping[str, Any] | None = None) -> str:
@@ -199,11 +210,11 @@ def bench_page(report: Mapping[str, Any], stat: str, old: Mapping[str, Any] | No
         "its result. The ratio of a peer is its time over that of plan.run: 2x means that "
         "pullback takes half the time.</p>",
         table(
-            ["op", "dtype", "shape", "axis", "ms", "call ms", "GB/s", "of copy", *peers],
+            [*BENCH_COLUMNS, *peers, *FASTEST[: len(peers)]],
             [_bench_row(cell, stat, peers) for cell in report["cells"]],
         ),
     ]
-    return page("pullback bench", f"{machine_line(report)}; {_when(report)}", parts)
+    return page("pullback bench", _heading(report), parts)
 
 
 def _bench_row(cell: Mapping[str, Any], stat: str, peers: Sequence[str]) -> list[tuple[str, str]]:
@@ -211,13 +222,15 @@ def _bench_row(cell: Mapping[str, Any], stat: str, peers: Sequence[str]) -> list
     found = figures(cell, stat)
     if found is None:
         reason = cell.get("skipped") or f"WRONG: {cell['check']['reason']}"
-        return [*row, (reason, "bad"), *[("", "n")] * (3 + len(peers))]
+        return [*row, (reason, "bad"), *[("", "n")] * (3 + len(peers) + bool(peers))]
     row += [(number(v), "n") for v in (found.ms, found.function_ms, found.gbs)]
     row.append((percent(found.of_copy), "n"))
     for peer in peers:
         ratio = found.ratios.get(peer)
         kind = "n dim" if ratio is None else "n bad" if ratio < 1 else "n"
         row.append(("-" if ratio is None else f"{number(ratio, 2)}x", kind))
+    if peers:
+        row.append((found.fastest or "-", "dim"))
     return row
 
 
@@ -268,7 +281,7 @@ def scaling_page(report: Mapping[str, Any]) -> str:
         end = "speedup" if study == "threads" else "exponent"
         head = ["op", "shape" if study == "threads" else "", *(f"{c:,}" for c in columns), end]
         parts += [f"<h2>{heading}</h2>", table(head, lines)]
-    return page("pullback bench --scaling", f"{machine_line(report)}; {_when(report)}", parts)
+    return page("pullback bench --scaling", _heading(report), parts)
 
 
 def check_page(report: Mapping[str, Any]) -> str:
@@ -310,12 +323,13 @@ def check_page(report: Mapping[str, Any]) -> str:
         parts += [f"<h3>{_escape(dtype)}</h3>", _ulp_chart(rows, names)]
     columns = ["op", "dtype", "max", "mean"]
     columns += ["torch max", "torch mean"] if theirs else []
-    columns += ["same bytes", "result"]
+    columns += ["of allowed", "same bytes", "result"]
     parts += [
         "<h2>Every check</h2>",
-        '<p class="soft">Same bytes: of memory layouts (Fortran order, sliced, negative strides, '
-        "unaligned, first axis, reversed scans, in place), of the function and of 2, 3 and 8 "
-        "threads, how many give the bytes of a C-ordered plan on one thread.</p>",
+        '<p class="soft">Of allowed: the largest error as a share of what its terms allow at that '
+        "place, edges included. Same bytes: of memory layouts (Fortran order, sliced, negative "
+        "strides, unaligned, first axis, reversed scans, in place), of the function and of 2, 3 "
+        "and 8 threads, how many give the bytes of a C-ordered plan on one thread.</p>",
         table(columns, [_check_row(r, theirs) for r in each_precision(results)]),
     ]
     return page("pullback check", subtitle, parts)
@@ -355,5 +369,6 @@ def _check_row(result: Mapping[str, Any], theirs: bool) -> list[tuple[str, str]]
     if theirs:
         row += [(ulp(result.get(f"torch_{k}_ulp")), "n dim") for k in ("max", "mean")]
     same = [*result["layouts"].values(), result["function"], *result["threads"].values()]
+    row.append((of_allowed([{k: v for k, v in result.items() if k != "tight"}]), "n"))
     row.append((f"{sum(same)} of {len(same)}", "n" if all(same) else "n bad"))
     return [*row, ("pass", "good") if result["ok"] else ("FAIL", "bad")]
