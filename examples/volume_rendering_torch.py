@@ -1,8 +1,9 @@
-"""Volume rendering: the weight of a sample is its opacity times the light that reaches it.
+"""Volume rendering: voxels of density and color, fitted to a picture from each of the six sides.
 
-What reaches sample i is the product of (1 - opacity) before it: an exclusive cumprod along each
-ray. Each ray ends on the ground, an opaque sample: its opacity of exactly 1 makes a zero in the
-product, where a backward that divides by the factors, or takes their logarithm, breaks.
+The weight of a voxel in a picture is its opacity times the light that reaches it, the product of
+(1 - opacity) over the voxels in front of it: an exclusive cumprod along the line of sight. The
+ground is opaque: its opacity of exactly 1 makes a zero in the product, where a backward that
+divides by the factors, or takes their logarithm, breaks.
 """
 
 from __future__ import annotations
@@ -12,64 +13,65 @@ from timing import compare
 
 import pullback.torch as pt
 
-GROUND = 3.5
+SIDES = [(dim, from_far_end) for dim in range(3) for from_far_end in (False, True)]
+
+
+def ours(clear, dim, from_far_end):
+    return pt.cumprod(clear, dim=dim, exclusive=True, reverse=from_far_end)
+
+
+def torchs(clear, dim, from_far_end):
+    if from_far_end:
+        return torchs(clear.flip(dim), dim, False).flip(dim)
+    nearest, others = torch.ones_like(clear.narrow(dim, 0, 1)), clear.shape[dim] - 1
+    return torch.cat((nearest, clear.narrow(dim, 0, others).cumprod(dim)), dim)
+
+
+def by_logarithms(clear, dim, from_far_end):
+    """The usual way around a cumprod."""
+    logs = clear.log()
+    if from_far_end:
+        return torch.exp(logs.flip(dim).cumsum(dim).flip(dim) - logs)
+    return torch.exp(logs.cumsum(dim) - logs)
 
 
 def render(density, color, light):
-    """Color of each ray from the density and color of its samples; ``light`` reaches a sample."""
-    opacity = 1 - torch.exp(-density)
-    weight = opacity * light(1 - opacity)
-    return (weight[..., None] * color).sum(dim=1)
+    """A picture from each side; ``light`` says how much of it reaches a voxel."""
+    clear = torch.exp(-density)
+    opacity = 1 - clear
+    weights = (opacity * light(clear, *side) for side in SIDES)
+    return [(w * color).sum(dim + 1) for w, (dim, _) in zip(weights, SIDES, strict=True)]
 
 
-def ours(clear):
-    return pt.cumprod(clear, dim=1, exclusive=True)
+def onto_ground(density):
+    """Infinitely dense in the lowest layer."""
+    layers = torch.arange(len(density)).reshape(-1, 1, 1)
+    return density.masked_fill(layers == 0, float("inf"))
 
 
-def torchs(clear):
-    return torch.cat((torch.ones_like(clear[:, :1]), clear[:, :-1].cumprod(dim=1)), dim=1)
+def make_scene(size: int):
+    """A red ball in blue haze above green ground."""
+    at = torch.linspace(-1, 1, size)
+    height, left, front = torch.meshgrid(at, at, at, indexing="ij")
+    ball = (height.square() + left.square() + front.square() < 0.3).float()
+    haze = 0.2 * torch.exp(-4 * (height + 0.5).square())
+    ground = torch.zeros_like(ball)
+    ground[0] = 1.0
+    color = torch.stack((ball, ground, (1 - ball) * (1 - ground)))
+    return onto_ground(16 / size * (8 * ball + haze)), color
 
 
-def by_logarithms(clear):
-    """The usual way around a cumprod."""
-    logs = clear.log()
-    return torch.exp(logs.cumsum(dim=1) - logs)
-
-
-def onto_ground(density, depth):
-    """Infinitely dense from the ground on."""
-    return density.masked_fill(depth >= GROUND, float("inf"))
-
-
-def make_rays(rays: int, samples: int, seed: int = 0):
-    """Places along rays through a blue sheet and a red ball onto green ground, with the picture."""
-    generator = torch.Generator().manual_seed(seed)
-    offset = 2 * torch.rand(rays, 1, generator=generator) - 1
-    depth = torch.linspace(0, 4, samples).expand(rays, samples)
-    ball = torch.exp(-8 * ((depth - 2.5).square() + offset.square() - 0.3).clamp(min=0))
-    sheet = torch.exp(-40 * (depth - 1).square())
-    density = onto_ground(3 * ball + 0.5 * sheet, depth)
-    ground = (depth >= GROUND).float()
-    colors = torch.stack((ball, ground, sheet), dim=-1)
-    color = colors / colors.sum(-1, keepdim=True).clamp(min=1e-6)
-    place = torch.stack((offset.expand(rays, samples), depth), dim=-1)
-    return place, render(density, color, torchs)
-
-
-def main(rays: int = 512, samples: int = 96, steps: int = 60) -> tuple[float, float]:
-    """Fit a small field to the picture, print, and return the first and the last loss."""
-    torch.manual_seed(0)
-    place, picture = make_rays(rays, samples)
-    field = torch.nn.Sequential(
-        torch.nn.Linear(2, 32), torch.nn.SiLU(), torch.nn.Linear(32, 32), torch.nn.SiLU(),
-        torch.nn.Linear(32, 4),
-    )  # fmt: skip
-    optimizer = torch.optim.Adam(field.parameters(), lr=0.01)
+def main(size: int = 96, steps: int = 30) -> tuple[float, float]:
+    """Fit voxels to the pictures, print, and return the first and the last loss."""
+    pictures = render(*make_scene(size), torchs)
+    density = torch.full((size, size, size), -4.0, requires_grad=True)
+    color = torch.zeros((3, size, size, size), requires_grad=True)
+    optimizer = torch.optim.Adam([density, color], lr=0.1)
 
     def fit(light):
-        out = field(place)
-        density = onto_ground(torch.nn.functional.softplus(out[..., 0]), place[..., 1])
-        loss = (render(density, out[..., 1:].sigmoid(), light) - picture).square().mean()
+        found = render(onto_ground(density.exp()), color.sigmoid(), light)
+        parts = zip(found, pictures, strict=True)
+        loss = sum((mine - theirs).square().mean() for mine, theirs in parts)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -78,20 +80,18 @@ def main(rays: int = 512, samples: int = 96, steps: int = 60) -> tuple[float, fl
     losses = []
     for step in range(steps):
         losses.append(fit(ours))
-        if step % 15 == 0 or step == steps - 1:
+        if step % 10 == 0 or step == steps - 1:
             print(f"step {step:3d}  loss {losses[-1]:.4f}")
-    clear = torch.rand(rays * 8, samples)
-    clear[:, samples // 2] = 0.0
+    clear = torch.exp(-make_scene(size)[0]).requires_grad_()
     for name, light in (("pullback", ours), ("torch", torchs), ("logarithms", by_logarithms)):
-        leaf = clear.clone().requires_grad_()
-        (light(leaf) * clear.cos()).sum().backward()
-        print(f"gradient through an opaque sample, {name}: {leaf.grad.isnan().sum().item()} NaN")
-    leaf = clear.requires_grad_()
-    compare(
-        "light, forward + backward",
-        lambda: ours(leaf).sum().backward(),
-        lambda: torchs(leaf).sum().backward(),
-    )
+        (slope,) = torch.autograd.grad(light(clear, *SIDES[0]).sum(), clear)
+        print(f"gradient through opaque ground, {name}: {slope.isnan().sum().item()} NaN")
+    for side in (SIDES[0], SIDES[-1]):
+        compare(
+            f"light along axis {side[0]}, forward + backward",
+            lambda side=side: torch.autograd.grad(ours(clear, *side).sum(), clear),
+            lambda side=side: torch.autograd.grad(torchs(clear, *side).sum(), clear),
+        )
     compare("a step of fitting", lambda: fit(ours), lambda: fit(torchs))
     return losses[0], losses[-1]
 

@@ -79,10 +79,12 @@ SIGNATURES = {
         f"(dy, segment_ids=None, *, y, num_segments=None, {CUT}, out=None)",
     ),
     "linear_recurrence": (
-        "(a, b, axis=-1, *, initial=None, reverse=False, resets=None, return_final=False, out=None)"
+        "(a, b, axis=-1, *, initial=None, reverse=False, resets=None, offsets=None, "
+        "return_final=False, out=None)"
     ),
     "linear_recurrence_backward": (
-        "(dy, *, a, y, initial=None, d_final=None, axis=-1, reverse=False, resets=None, out=None)"
+        "(dy, *, a, y, initial=None, d_final=None, axis=-1, reverse=False, resets=None, "
+        "offsets=None, out=None)"
     ),
     "discounted_sum": "(x, discount, *, done=None, initial=None, axis=-1, out=None)",
     "discounted_sum_backward": "(dy, *, discount, done=None, axis=-1, out=None)",

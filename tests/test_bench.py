@@ -304,7 +304,7 @@ def test_an_op_added_to_the_catalog_is_checked_by_its_definition(
     [
         ("cross_entropy_backward", (90, 50), "oracle, 3850 of 4500"),
         ("cross_entropy_backward", (2, 4097), "oracle, small"),
-        ("segment_max", (2049, 2), "oracle, small"),
+        ("segment_max", (2049, 2), "oracle, 512 segments, 2 columns"),
     ],
 )
 def test_the_oracle_sees_as_much_as_it_can(name: str, shape: tuple[int, ...], how: str) -> None:
@@ -402,3 +402,25 @@ def test_speed_table_is_written_between_the_markers(tmp_path: Path) -> None:
     assert "| `softmax_backward` |" in text
     assert report["machine"]["cpu"] in text
     assert "Over all 3 cases" in text
+
+
+def test_an_op_by_segment_is_checked_on_its_own_results() -> None:
+    """On some segments in all of 64 columns, not on a smaller problem in its place."""
+    case = Case.of(find_op("segment_max"), "f32", (600, 64), (), 30, False)
+    operands = make_operands(case)
+    outputs = {"output": case.results(operands)["output"].copy()}
+    found = verify(case, operands, outputs)
+    assert found.ok
+    assert found.how.endswith("64 columns")
+    outputs["output"][:, 40] += 1e-3
+    assert not verify(case, operands, outputs).ok
+
+
+def test_the_mean_of_nothing_may_be_nan() -> None:
+    case = Case.of(find_op("mean"), "f32", (30, 40), ("where",), axis=-1)
+    operands = make_operands(case)
+    outputs = {"y": np.array(case.results(operands)["y"]).reshape(30, 1)}
+    assert np.isnan(outputs["y"][0]).all()
+    assert verify(case, operands, outputs).ok
+    outputs["y"][1] = np.nan
+    assert "NaN" in verify(case, operands, outputs).reason

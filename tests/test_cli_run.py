@@ -14,7 +14,7 @@ import pullback as pb
 from pullback.tools.bench import Case, find_op
 from pullback.tools.files import Job, blocks, running, segments
 from pullback.tools.files.blocks import cut
-from pullback.tools.files.long_rows import boxes
+from pullback.tools.files.boxes import boxes
 from pullback.tools.operands import make_operands
 from run_files import RNG, normal, run, same
 

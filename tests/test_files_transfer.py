@@ -72,6 +72,29 @@ def test_chunks_in_the_order_of_memory(box: tuple[slice, ...], size: int) -> Non
         assert all(chunk.nbytes <= max(size, 4) for chunk in found)
 
 
+def test_what_others_write_between_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns of a file that several processes write are not read first, nor is what is between."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("read")
+
+    monkeypatch.setattr(transfer, "_fill", refuse)
+    part = np.zeros((6, 8), np.float32)[:, 2:5]
+    buffer = np.ones_like(part, order="C")
+    (tmp_path / "x").write_bytes(bytes(200))
+    handle = os.open(tmp_path / "x", os.O_RDWR)
+    try:
+        transfer.write_box(handle, 8, part, buffer, shared=True)
+        with pytest.raises(AssertionError, match="read"):
+            transfer.write_box(handle, 8, part, buffer)
+    finally:
+        os.close(handle)
+    found = np.frombuffer((tmp_path / "x").read_bytes()[:192], np.float32).reshape(6, 8)
+    assert found.sum() == found[:, 2:5].sum() == 18
+
+
 def test_file_that_ends_too_early(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(100))
     handle = os.open(tmp_path / "x", os.O_RDONLY)

@@ -73,7 +73,13 @@ def test_second_derivatives_of_products_with_zeros():
     for x in ([2.0, 0.0, 3.0], [0.0, 0.0, 3.0], [0.0, 0.0, 0.0]):
         a, b, c = x
         expected = [[0.0, c, b], [c, 0.0, a], [b, a, 0.0]]
-        for loss in (pj.prod, lambda v: pj.cumprod(v, axis=0)[-1]):
+        losses = (
+            pj.prod,
+            lambda v: pj.cumprod(v, axis=0)[-1],
+            lambda v: pj.prod(v, where=np.array([True, True, True])),
+            lambda v: pj.segment_prod(v[:, None], np.zeros(3, np.int64), 2)[0, 0],
+        )
+        for loss in losses:
             for twice in (jax.hessian(loss), jax.jacrev(jax.jacrev(loss))):
                 np.testing.assert_array_equal(twice(np.array(x)), expected)
 

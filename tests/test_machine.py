@@ -175,7 +175,7 @@ def test_tiles_of_columns_by_the_cache_of_a_core(name, monkeypatch):
 
 
 @pytest.mark.parametrize("out_of_range", ["raise", "drop"])
-@pytest.mark.parametrize(("rows", "columns", "segments"), [(500, 70, 40), (300, 600, 7), (9, 3, 2)])
+@pytest.mark.parametrize(("rows", "columns", "segments"), [(500, 30, 40), (300, 17, 7), (9, 3, 2)])
 @pytest.mark.parametrize("element", ["f32", "bf16"])
 def test_segments_folded_in_tiles_by_the_caches(
     element, rows, columns, segments, out_of_range, monkeypatch
@@ -186,7 +186,7 @@ def test_segments_folded_in_tiles_by_the_caches(
     given = quick_operands(cell)
     problem = cell.problem
     results = []
-    for last_level, l2 in ((1 << 30, 1 << 30), (1 << 30, 0), (128 << 10, 0), (0, 0)):
+    for last_level, l2 in ((1 << 30, 1 << 30), (1 << 30, 0), (32 << 10, 0), (0, 0)):
         with monkeypatch.context() as patch:
             assume(patch, last_level=last_level, l2=l2)
             tiles = tiles_of(problem, 2)
@@ -200,12 +200,14 @@ def test_segments_folded_in_tiles_by_the_caches(
 
 
 def test_tiles_are_as_wide_as_fits(monkeypatch):
-    cell = default(OPS["segment_sum"], "f32", (50, 500)).but(segments=64)
+    cell = default(OPS["segment_sum"], "f32", (50, 30)).but(segments=64)
     problem = cell.problem
-    for last_level, columns in ((1 << 30, 256), (2 * 8 * 64 * 40, 32), (2 * 8 * 64 * 15, None)):
+    for last_level, columns in ((1 << 30, 32), (2 * 8 * 64 * 20, 16), (2 * 8 * 64 * 7, None)):
         assume(monkeypatch, last_level=last_level)
         tiles = tiles_of(problem, 1)
         assert (tiles.columns if tiles else None) == columns
+    assume(monkeypatch, last_level=1 << 30)
+    assert tiles_of(cell.but(shape=(50, 33)).problem, 1) is None
 
 
 def test_one_core_uses_one_thread():

@@ -1,28 +1,15 @@
-"""Scans cut into runs and recurrences, beside plain loops and byte for byte."""
+"""linear_recurrence, beside plain loops and byte for byte."""
 
 from __future__ import annotations
-
-import inspect
-import itertools
 
 import numpy as np
 import pytest
 
 import pullback as pb
 from pullback.cpu.loops.scan_parts import SCAN_BLOCK
+from runs import borders, f64, shown
 
 INF, NAN = np.inf, np.nan
-SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
-WAYS = list(itertools.product((False, True), repeat=2))
-
-
-def f64(*values):
-    return np.array(values, np.float64)
-
-
-def shown(array):
-    """As a list in which NaN equals NaN."""
-    return [None if v != v else v for v in np.asarray(array, np.float64).ravel().tolist()]
 
 
 @pytest.fixture
@@ -30,159 +17,6 @@ def threads():
     before = pb.get_num_threads()
     yield pb.set_num_threads
     pb.set_num_threads(before)
-
-
-def gradient(name, dy, x, y, **how):
-    """The backward of a scan with the saves it asks for."""
-    backward = getattr(pb, f"{name}_backward")
-    saves = {"x": x, "y": y}
-    asked = [n for n in saves if n in inspect.signature(backward).parameters]
-    return backward(dy, **{n: saves[n] for n in asked}, **how)
-
-
-# The scans by definition, one run at a time, with the derivative of every y[i] by every x[k].
-
-
-def scanned(name, x, exclusive):
-    n = len(x)
-    y, slope = np.empty(n), np.zeros((n, n))
-    for i in range(n):
-        seen = x[: i + (not exclusive)]
-        if name == "cumsum":
-            y[i], slope[i, : len(seen)] = seen.sum(), 1.0
-        elif name == "cumprod":
-            y[i] = np.prod(seen)
-            slope[i, : len(seen)] = [np.prod(np.delete(seen, k)) for k in range(len(seen))]
-        elif name == "logcumsumexp":
-            y[i] = np.log(np.exp(seen).sum()) if len(seen) else -INF
-            slope[i, : len(seen)] = np.exp(seen - y[i])
-        else:
-            least = name == "cummin"
-            y[i] = (INF if least else -INF) if not len(seen) else (min if least else max)(seen)
-            if len(seen):
-                slope[i, (np.argmin if least else np.argmax)(seen)] = 1.0
-    return y, slope
-
-
-def borders(marks):
-    """Where runs begin and end along one row."""
-    starts = [0, *(np.flatnonzero(marks[1:]) + 1)]
-    return list(zip(starts, [*starts[1:], len(marks)], strict=True))
-
-
-def by_runs(name, x, dy, marks, exclusive, reverse):
-    y, dx = np.empty(x.shape), np.empty(x.shape)
-    turn = slice(None, None, -1 if reverse else 1)
-    for r in range(len(x)):
-        for start, stop in borders(marks[r]):
-            row = x[r, start:stop][turn].astype(np.float64)
-            found, slope = scanned(name, row, exclusive)
-            y[r, start:stop] = found[turn]
-            dx[r, start:stop] = (dy[r, start:stop][turn].astype(np.float64) @ slope)[turn]
-    return y, dx
-
-
-def runs_of(shape, seed):
-    """Marks about every 20 positions, one at the front of the first row.."""
-    marks = np.random.default_rng(seed).random(shape) < 0.05
-    marks[0, 0], marks[1, 0] = True, False
-    return marks
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("exclusive", [False, True])
-@pytest.mark.parametrize("name", SCANS)
-def test_runs(name, exclusive, reverse):
-    """The numbers of plain loops; and inf and NaN in one run leave every byte of its neighbours."""
-    rng = np.random.default_rng(1)
-    x, dy = (rng.standard_normal((3, 1200)).astype(np.float32) for _ in range(2))
-    marks = runs_of(x.shape, 2)
-    how = {"resets": marks, "exclusive": exclusive, "reverse": reverse}
-    y = getattr(pb, name)(x, **how)
-    dx = gradient(name, dy, x, y, **how)
-    exact, exact_dx = by_runs(name, x, dy, marks, exclusive, reverse)
-    np.testing.assert_allclose(y, exact, rtol=1e-6, atol=1e-6)
-    # The saved y is rounded to float32, and logcumsumexp's gradient reads it.
-    np.testing.assert_allclose(dx, exact_dx, rtol=2e-6, atol=2e-5)
-
-    hurt, hurt_dy, is_hurt = x.copy(), dy.copy(), np.zeros(x.shape, bool)
-    for r in range(len(x)):
-        for start, stop in borders(marks[r])[r % 2 :: 2]:
-            is_hurt[r, start:stop] = True
-            places = rng.integers(start, stop, 3)
-            hurt[r, places] = rng.choice([INF, -INF, NAN, 0.0], 3)
-            hurt_dy[r, places] = rng.choice([INF, -INF, NAN, 0.0], 3)
-    y_hurt = getattr(pb, name)(hurt, **how)
-    dx_hurt = gradient(name, hurt_dy, hurt, y_hurt, **how)
-    assert y_hurt[~is_hurt].tobytes() == y[~is_hurt].tobytes()
-    assert dx_hurt[~is_hurt].tobytes() == dx[~is_hurt].tobytes()
-    assert not np.isfinite(y_hurt[is_hurt]).all()
-
-
-@pytest.mark.parametrize("name", ["cumsum", "logcumsumexp"])
-def test_offsets_are_resets(name):
-    """Empty runs, at the front and behind too, one row of marks for all rows, either axis."""
-    offsets = np.array([0, 0, 3, 3, 3, 700, 1200, 1200])
-    marks = np.zeros(1200, bool)
-    marks[[0, 3, 700]] = True
-    rng = np.random.default_rng(3)
-    x, dy = (rng.standard_normal((3, 1200)).astype(np.float32) for _ in range(2))
-    y = getattr(pb, name)(x, resets=marks)
-    dx = gradient(name, dy, x, y, resets=marks)
-    for index in (np.int32, np.int64):
-        given = offsets.astype(index)
-        assert getattr(pb, name)(x, offsets=given).tobytes() == y.tobytes()
-        assert gradient(name, dy, x, y, offsets=given).tobytes() == dx.tobytes()
-    for axis, resets in ((1, marks[None]), (0, marks[:, None])):
-        turned = [np.moveaxis(v, 1, axis) for v in (x, dy, y)]
-        assert np.array_equal(
-            np.moveaxis(getattr(pb, name)(turned[0], axis=axis, resets=resets), axis, 1), y
-        )
-    assert pb.cumsum(np.empty((2, 0), np.float32), offsets=np.array([0, 0, 0])).shape == (2, 0)
-    assert shown(pb.cumsum(f64(7), offsets=np.array([0, 0, 1, 1]))) == [7]
-
-
-def test_exclusive_cumprod_through_zeros():
-    """dx[k] = Σ_{i>k} dy[i]·Π of the others before i, with no division anywhere."""
-    for x, dy, expected in (
-        ((2, 0, 3, 4), (1, 1, 1, 1), [1, 8, 0, 0]),
-        ((0, 2, 0, 5), (1, 1, 1, 1), [3, 0, 0, 0]),
-        ((0, 0, 0, 0), (1, 1, 1, 1), [1, 0, 0, 0]),
-        ((3, 2, 5, 0), (1, 2, 4, 8), [90, 132, 48, 0]),
-        ((INF, NAN, 2, 3), (5, 0, 0, 0), [0, 0, 0, 0]),
-    ):
-        y = pb.cumprod(f64(*x), exclusive=True)
-        dx = pb.cumprod_backward(f64(*dy), x=f64(*x), y=y, exclusive=True)
-        assert shown(dx) == expected, x
-        y = pb.cumprod(f64(*x)[::-1], exclusive=True, reverse=True)
-        dx = pb.cumprod_backward(f64(*dy)[::-1], x=f64(*x)[::-1], y=y, exclusive=True, reverse=True)
-        assert shown(dx[::-1]) == expected, x
-
-
-def test_exclusive_scans_begin_with_nothing():
-    x = f64(2, NAN, 3)
-    assert shown(pb.cumsum(x, exclusive=True)) == [0, 2, None]
-    assert shown(pb.cumprod(x, exclusive=True)) == [1, 2, None]
-    assert shown(pb.cummax(x, exclusive=True)) == [-INF, 2, None]
-    assert shown(pb.cummin(x, exclusive=True)) == [INF, 2, None]
-    assert shown(pb.logcumsumexp(x, exclusive=True)) == [-INF, 2, None]
-    for name in SCANS:
-        one = f64(5)
-        y = getattr(pb, name)(one, exclusive=True)
-        assert shown(gradient(name, f64(NAN), one, y, exclusive=True)) == [0]
-
-
-@pytest.mark.parametrize("ties", ["first", "last"])
-@pytest.mark.parametrize(("name", "sign"), [("cummax", 1), ("cummin", -1)])
-def test_an_extreme_of_nothing_passes_nothing(name, sign, ties):
-    """The dy of a position that has seen nothing is nobody's, in every run."""
-    x = sign * f64(1, 3, -INF, 4, 2)
-    how = {"exclusive": True, "resets": np.array([False, False, True, False, False])}
-    dx = gradient(name, f64(NAN, 2, INF, 8, 16), x, None, ties=ties, **how)
-    assert shown(dx) == [2, 0, 8, 16, 0]
-
-
-# linear_recurrence
 
 
 def recurred(a, b, initial, marks, reverse):
@@ -383,6 +217,21 @@ def test_same_bytes(shape, threads):
     assert all(r == results[0] for r in results)
 
 
+def test_offsets_are_resets():
+    """Empty runs, at the front and behind too; the same runs for every row."""
+    a, b, dy, initial, d_final, _ = problem((2, 1100), np.float32, 15)
+    marks = np.zeros(1100, bool)
+    marks[[0, 3, 700]] = True
+    for reverse in (False, True):
+        found = []
+        for runs in ({"offsets": np.array([0, 0, 3, 3, 700, 1100, 1100])}, {"resets": marks}):
+            how = {"initial": initial, "reverse": reverse, **runs}
+            y, final = pb.linear_recurrence(a, b, return_final=True, **how)
+            back = pb.linear_recurrence_backward(dy, a=a, y=y, d_final=d_final, **how)
+            found.append([v.tobytes() for v in (y, final, *back)])
+        assert found[0] == found[1]
+
+
 def test_a_broadcast_factor():
     """A view of stride 0 gives the bytes of its copy, and a gradient of the full shape."""
     _, b, dy, initial, _, _ = problem((4, 700), np.float32, 8)
@@ -519,126 +368,3 @@ def test_a_final_state_alone():
         alone = np.full((3, 1), NAN)
         plan.run(a=a, b=b, final=alone)
         assert alone[:, 0].tobytes() == final.tobytes()
-
-
-# discounted_sum and gae
-
-
-def test_discounted_sum():
-    """Beside a loop: done belongs to step t, and nothing crosses it, either way."""
-    rng = np.random.default_rng(10)
-    x, dy = rng.standard_normal((2, 3, 700))
-    discount, done = rng.random((3, 700)), rng.random((3, 700)) < 0.05
-    behind = rng.standard_normal(3)
-    done[0, -1], done[1, 0] = True, True
-    expected, expected_dx = np.empty(x.shape), np.empty(x.shape)
-    for r in range(3):
-        now, passed = behind[r], 0.0
-        for t in reversed(range(700)):
-            now = expected[r, t] = x[r, t] + discount[r, t] * (1 - done[r, t]) * now
-        for t in range(700):
-            now = expected_dx[r, t] = dy[r, t] + passed
-            passed = discount[r, t] * (1 - done[r, t]) * now
-    y = pb.discounted_sum(x, discount, done=done, initial=behind)
-    np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-12)
-    dx = pb.discounted_sum_backward(dy, discount=discount, done=done)
-    np.testing.assert_allclose(dx, expected_dx, rtol=1e-12, atol=1e-12)
-
-    ends = np.flatnonzero(done[2])
-    hurt, hurt_dy = x.copy(), dy.copy()
-    hurt[2, ends[0] + 1], hurt_dy[2, ends[0]] = NAN, INF
-    found = pb.discounted_sum(hurt, discount, done=done, initial=behind)
-    assert found[2, : ends[0] + 1].tobytes() == y[2, : ends[0] + 1].tobytes()
-    found = pb.discounted_sum_backward(hurt_dy, discount=discount, done=done)
-    assert found[2, ends[0] + 1 :].tobytes() == dx[2, ends[0] + 1 :].tobytes()
-
-
-def test_a_number_and_an_array_of_discounts():
-    x = np.random.default_rng(11).standard_normal((2, 600)).astype(np.float32)
-    for each in (np.full(x.shape, 0.5, np.float32), np.full(600, 0.5, np.float32)):
-        assert pb.discounted_sum(x, each).tobytes() == pb.discounted_sum(x, 0.5).tobytes()
-        dx = pb.discounted_sum_backward(x, discount=each)
-        assert dx.tobytes() == pb.discounted_sum_backward(x, discount=0.5).tobytes()
-
-
-@pytest.mark.parametrize(("with_terminated", "with_truncated"), WAYS)
-def test_gae(with_terminated, with_truncated):
-    """Beside a loop. A value behind a terminated step is not read; behind a truncated one it is."""
-    rng = np.random.default_rng(12)
-    rewards, values, following = rng.standard_normal((3, 2, 600))
-    terminated, truncated = rng.random((2, 2, 600)) < 0.05
-    how = {}
-    if with_terminated:
-        how["terminated"] = terminated
-        following[terminated] = NAN
-    if with_truncated:
-        how["truncated"] = truncated
-    gamma, lam = 0.97, 0.9
-    expected = np.empty(rewards.shape)
-    for r in range(2):
-        ahead = 0.0
-        for t in reversed(range(600)):
-            ends = with_terminated and terminated[r, t]
-            cut = ends or (with_truncated and truncated[r, t])
-            delta = rewards[r, t] + (0.0 if ends else gamma * following[r, t]) - values[r, t]
-            ahead = expected[r, t] = delta + (0.0 if cut else gamma * lam * ahead)
-    advantages, returns = pb.gae(rewards, values, following, gamma=gamma, lam=lam, **how)
-    np.testing.assert_allclose(advantages, expected, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(returns, expected + values, rtol=1e-12, atol=1e-12)
-
-
-# What is refused, and by which name.
-
-
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        (lambda x: pb.cumsum(x, offsets=np.array([0, 5, 3, 6])), "offsets"),
-        (lambda x: pb.cumsum(x, offsets=np.array([1, 6])), "offsets"),
-        (lambda x: pb.cumsum(x, offsets=np.array([0, 5])), "offsets"),
-        (lambda x: pb.cumsum(x, offsets=np.array([0, 7])), "offsets"),
-        (lambda x: pb.cumsum(x, offsets=np.array([[0, 6]])), "offsets"),
-        (lambda x: pb.cumsum(x, offsets=np.array([], np.int64)), "offsets"),
-        (lambda x: pb.cumsum(x, resets=np.zeros(5, bool)), "resets"),
-        (lambda x: pb.cumsum(x, resets=np.zeros((1, 2, 6), bool)), "resets"),
-        (lambda x: pb.cumsum(x, resets=np.zeros(6, bool), offsets=np.array([0, 6])), "resets"),
-        (lambda x: pb.linear_recurrence(x, x[:, :5]), "b"),
-        (lambda x: pb.linear_recurrence(x, x, resets=np.zeros((3, 6), bool)), "resets"),
-        (lambda x: pb.linear_recurrence(x, x, initial=np.zeros(3)), "initial"),
-        (lambda x: pb.linear_recurrence_backward(x, a=x, y=x, d_final=np.zeros(6)), "d_final"),
-        (lambda x: pb.discounted_sum(x, np.ones(5)), "discount"),
-        (lambda x: pb.discounted_sum(x, 0.5, done=np.zeros((3, 1), bool)), "done"),
-        (lambda x: pb.gae(x, x, x, gamma=1.5, lam=0.5), "gamma"),
-        (lambda x: pb.gae(x, x, x, gamma=0.5, lam=-0.1), "lam"),
-        (lambda x: pb.gae(x, x[:1], x, gamma=0.5, lam=0.1), "values"),
-    ],
-)
-def test_bad_problems(call, named):
-    with pytest.raises(pb.InvalidProblemError, match=rf"\b{named}\b"):
-        call(np.ones((2, 6)))
-
-
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        (lambda x: pb.cumsum(x, resets=np.zeros(6, np.int64)), "resets"),
-        (lambda x: pb.cumsum(x, offsets=np.array([0.0, 6.0])), "offsets"),
-        (lambda x: pb.linear_recurrence(x, x.astype(np.float32)), "b"),
-        (lambda x: pb.linear_recurrence(x, x, initial=np.zeros(2, np.float32)), "initial"),
-        (lambda x: pb.linear_recurrence(x + 0j, x + 0j), "a"),
-        (lambda x: pb.discounted_sum(x, 0.5, done=np.zeros((2, 6))), "done"),
-        (lambda x: pb.gae(x, x, x, gamma=0.5, lam=0.5, truncated=np.zeros(6, "u1")), "truncated"),
-    ],
-)
-def test_bad_types(call, named):
-    with pytest.raises(pb.PullbackError, match=rf"\b{named}\b"):
-        call(np.ones((2, 6)))
-
-
-def test_a_refused_call_writes_nothing():
-    x, out = np.ones((2, 6)), np.full((2, 6), 7.0)
-    with pytest.raises(pb.InvalidProblemError):
-        pb.cumsum(x, offsets=np.array([0, 5, 3, 6]), out=out)
-    with pytest.raises(pb.InvalidProblemError):
-        pb.linear_recurrence(x, x, initial=np.zeros(3), out=out)
-    assert (out == 7.0).all()

@@ -165,9 +165,9 @@ def test_integers_of_any_width_are_widened(dtype):
 
 @pytest.mark.parametrize("kind", ["segment_sum", "segment_mean", "segment_max", "segment_min"])
 def test_tiles_give_the_bytes_of_sorted_rows(kind):
-    """Rows in any order are folded in tiles; 37 columns are more than one of them."""
+    """Rows in any order are folded in tiles; 27 columns are more than one of them."""
     rng = np.random.default_rng(5)
-    x = rng.standard_normal((300, 37)).astype(np.float32)
+    x = rng.standard_normal((300, 27)).astype(np.float32)
     ids = rng.integers(-1, 12, 300)
     ids[ids == 7] = 3  # nothing is left in segment 7
     problem = default(OPS[kind], "f32", x.shape).but(segments=11).problem
@@ -182,3 +182,80 @@ def test_tiles_give_the_bytes_of_sorted_rows(kind):
             assert same_bytes(getattr(pb, kind)(x, ids, **how), expected)
     finally:
         pb.set_num_threads(before)
+
+
+@pytest.mark.parametrize("columns", [64, 70, 300])
+@pytest.mark.parametrize("kind", ["segment_sum", "segment_prod", "segment_softmax"])
+def test_rows_in_order_give_the_bytes_of_sorted_rows(kind, columns):
+    """Of packed columns 64 are folded at a time; rows are asked for some rows before."""
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((150, columns)).astype(np.float32)
+    ids = rng.integers(-1, 12, 150)
+    ids[ids == 7] = 3  # nothing is left in segment 7
+    order = np.argsort(ids, kind="stable")
+    how = {"num_segments": 11, "out_of_range": "drop"}
+    function = getattr(pb, kind)
+    expected = function(x[order], ids[order], sorted=True, **how)
+    if kind == "segment_softmax":
+        expected = expected[np.argsort(order)]
+    before = pb.get_num_threads()
+    try:
+        for threads in (1, 2):
+            pb.set_num_threads(threads)
+            assert same_bytes(function(x, ids, **how), expected)
+    finally:
+        pb.set_num_threads(before)
+    wide = np.zeros((150, 2 * columns), np.float32)
+    wide[:, ::2] = x
+    assert same_bytes(function(wide[:, ::2], ids, **how), expected)
+
+
+def test_the_second_call_is_as_careful_as_the_first():
+    """Packed arrays go a shorter way once a call like it is known."""
+    rng = np.random.default_rng(7)
+    x, ids = rng.standard_normal((40, 6)).astype(np.float32), rng.integers(0, 5, 40)
+    out = np.zeros((5, 6), np.float32)
+    expected = pb.segment_sum(x, ids, 5)
+    for other in (ids, ids.astype(np.int32), np.repeat(ids, 2)[::2], ids.astype(np.uint8)):
+        assert same_bytes(pb.segment_sum(x, other, 5), expected)
+        assert pb.segment_sum(x, other, 5, out=out) is out
+        assert same_bytes(out, expected)
+    wrong = ids.copy()
+    wrong[9] = 5
+    out[:] = 7
+    with pytest.raises(pb.InvalidProblemError, match=r"^segment_ids: .* got 5 at row 9"):
+        pb.segment_sum(x, wrong, 5, out=out)
+    with pytest.raises(pb.InvalidProblemError, match=r"^out: .* overlaps"):
+        pb.segment_sum(x, ids, 5, out=x[:5])
+    out.flags.writeable = False
+    with pytest.raises(pb.InvalidProblemError, match=r"^out: .* read-only"):
+        pb.segment_sum(x, ids, 5, out=out)
+    assert (out == 7).all()
+    # As many segments as there are ids, which is for each call to say.
+    for last in (4, 9, 2):
+        given = np.minimum(np.arange(40), last)
+        assert np.allclose(pb.segment_softmax(x, given).sum(0), last + 1)
+
+
+def test_a_plan_in_a_workspace():
+    rng = np.random.default_rng(8)
+    x, ids = rng.standard_normal((900, 40)).astype(np.float32), rng.integers(0, 50, 900)
+    problem = {"num_inputs": 900, "embedding_dim": 40, "num_segments": 50, "element": "f32"}
+    plan = pb.UnsortedSegmentSumPlan.select(pb.UnsortedSegmentSumDescriptor(**problem))
+    size, expected = plan.workspace_size, pb.segment_sum(x, ids, 50)
+    room = np.full(size // 8 + 8, 77, np.int64)
+    workspace, out = room[4 : 4 + size // 8], np.zeros((50, 40), np.float32)
+    plan.run(input=x, segment_ids=ids, output=out, workspace=workspace)
+    assert same_bytes(out, expected)
+    assert (np.r_[room[:4], room[4 + size // 8 :]] == 77).all()
+    assert (workspace != 77).any()
+    out[:] = 7
+    operands = {"input": x, "segment_ids": ids, "output": out}
+    with pytest.raises(pb.WorkspaceTooSmallError):
+        plan.run(**operands, workspace=workspace[:-1])
+    with pytest.raises(pb.InvalidProblemError, match=r"^workspace: .* apart from input"):
+        plan.run(**operands, workspace=x.reshape(-1))
+    workspace.flags.writeable = False
+    with pytest.raises(pb.InvalidProblemError, match=r"^workspace: "):
+        plan.run(**operands, workspace=workspace)
+    assert (out == 7).all()

@@ -70,6 +70,28 @@ def test_reverse_scans(kind):
     assert gradgradcheck(ours, x)
 
 
+@pytest.mark.parametrize("zeros", [1, 2, 3])
+def test_products_at_zeros(zeros):
+    """Not only the product of the others: its derivative by another factor that is zero, too."""
+    x = torch.tensor([2.0, -3.0, 0.5, 4.0, 1.5], dtype=torch.float64)
+    x[1 : 1 + zeros] = 0
+    ids, mask = torch.tensor([0, 0, 1, 0, 0]), torch.tensor([True, True, False, True, True])
+    forms = (
+        lambda x: pt.prod(x, 0),
+        lambda x: pt.prod(x, 0, where=mask),
+        lambda x: pt.segment_prod(x[:, None], ids, 2),
+        lambda x: pt.segment_prod(x[:, None], offsets=torch.tensor([0, 0, 4, 5])),
+    )
+    for form in forms:
+        x = x.detach().requires_grad_()
+        assert gradcheck(form, x, check_forward_ad=True)
+        assert gradgradcheck(form, x)
+    thrice = torch.func.jacrev(torch.func.jacrev(torch.func.jacrev(forms[2])))
+    found = thrice(x.detach())[0, 0]
+    assert found[0, 1, 3] == x[4]
+    assert not found[0, 1, 2]
+
+
 @pytest.mark.parametrize("kind", EXTREMES)
 def test_second_derivatives_for_every_ties_policy(kind):
     """The backward is linear in its gradient; its transpose must send back what it sent out."""

@@ -116,7 +116,7 @@ def gain(found: list[dict[str, Any]]) -> str:
 
 
 def machine() -> str:
-    here = describe()
+    here: dict[str, Any] = describe()
     names = ("numpy", "torch", "jax")
     versions = ", ".join(f"{n} {v}" for n, v in here["libraries"].items() if n in names and v)
     return f"{here['cpu']}, {here['cores']} cores; pullback {__version__}, {versions}"

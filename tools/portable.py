@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pullback.tools.check.digests import PUBLISHED, Digests, differing, published
 
@@ -106,7 +107,7 @@ def main() -> int:
     here = [*CPUS, *(["aarch64"] if "PULLBACK_AARCH64" in os.environ else [])]
     targets = given.targets.split(",") if given.targets else here
     ops = [n for n in given.ops.split(",") if n]
-    results = {}
+    results: dict[str, Any] = {}
     for target in targets:
         print(f"{target} ...", flush=True)
         dtypes = "f32" if given.quick and results else given.dtypes

@@ -124,6 +124,7 @@ JAX = Front(
     {
         "indices_are_sorted": "bool",
         "unique_indices": "bool",
+        "axis_name": "str | tuple[str, ...] | None",
         "bucket_size": "int | None",
         "mode": "str | GatherScatterMode | None",
         "initial": "ArrayLike | None",

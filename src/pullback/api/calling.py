@@ -30,6 +30,7 @@ from ..memory.view import (
 from ..memory.view import view as view_of
 from ..precision import forgets
 from .arrange import borders, check_marks, cut_into_rows, kept, stretched, widened
+from .packed import PackedCall
 from .plan import Runnable
 
 _MOST_CALLS = 512
@@ -70,8 +71,8 @@ class Call:
     """
 
     __slots__ = (
-        "again", "dtype", "kept", "names", "outputs", "part", "row", "row_inputs", "runnable",
-        "squeezed", "writes",
+        "again", "dtype", "kept", "names", "outputs", "packed", "part", "row", "row_inputs",
+        "runnable", "squeezed", "writes",
     )  # fmt: skip
 
     def __init__(self, runnable: Runnable, keepdims: bool, writes: Sequence[Operand]):
@@ -92,20 +93,24 @@ class Call:
              DTYPES["f64"] if o.type is Type.STATE else self.dtype)
             for o in writes
         ]  # fmt: skip
-        is_simple = len(writes) == 1 and not self.row_inputs and not self.outputs[0][2]
+        self.packed: PackedCall | None = None
         self.again: Callable[[dict[str, Any], Any], Any] = (
-            self._again_simply if is_simple else self._again
+            self._again_simply if len(writes) == 1 else self._again
         )
 
     def _again_simply(self, arrays: dict[str, Any], out: Any) -> Any:
-        """One result, and no axes to put back."""
+        """One result, and operands of rows in the shape that results of rows have."""
+        packed = self.packed
+        if packed is None or packed.threads != self.runnable.threads():
+            rows = None if self.runnable.problem.is_segmented else self.row
+            packed = self.packed = self.runnable.packed_rows(self.part, rows)
         ((name, shape, _, dtype),) = self.outputs
         result = np.empty(shape, dtype) if out is None else out
         arrays[name] = result
-        if self.runnable.packed(self.part).run(arrays):
+        if packed.run(arrays):
             return result
         del arrays[name]
-        return None
+        return self._again(arrays, out) if self.kept != self.squeezed else None
 
     def _again(self, arrays: dict[str, Any], out: Any) -> Any:
         targets: Any = (out,)
@@ -248,6 +253,8 @@ class Function:
             width = cuts[0][self.lead].shape[1]
             call = self._call(views, (shape[0], width), segments, parameters, key)
             _execute(call.runnable, cuts)
+            if type(like) is np.ndarray and len(shape) == 2:
+                self._remember(key, call)
         return targets
 
     def _mark_borders(

@@ -94,20 +94,18 @@ def _body(op: Op, function: Function) -> list[str]:
     texts = [_key_of(op, p) for p in op.parameters]
     texts += [f"{n} is not None" for n in optional]
     told = "".join(f"{text}, " for text in texts)
-    if not function.is_segmented:
-        lead = function.lead
-        shape = f"{lead}.shape" if function.tells_shape else "None"
-        lines += [
-            f"if type({lead}) is ndarray:",
-            f"    key = ({lead}.dtype, {', '.join([shape, *texts])})",
-            "    known = calls.get(key)",
-            "    if known is not None:",
-            "        result = known.again(arrays, out)",
-            "        if result is not None: return result",
-            f"else: key = ({told})",
-        ]
-    else:
-        lines.append(f"key = ({told})")
+    lead = function.lead
+    has_shape = function.tells_shape or function.is_segmented
+    shape = f"{lead}.shape" if has_shape else "None"
+    lines += [
+        f"if type({lead}) is ndarray:",
+        f"    key = ({lead}.dtype, {', '.join([shape, *texts])})",
+        "    known = calls.get(key)",
+        "    if known is not None:",
+        "        result = known.again(arrays, out)",
+        "        if result is not None: return result",
+        f"else: key = ({told})",
+    ]
     named = ", ".join(f"{p.name!r}: {p.name}" for p in op.parameters)
     lines.append(f"return run(arrays, {{{named}}}, key, out)")
     return lines

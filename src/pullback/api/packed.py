@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ..core.declare import Operand, Type
+from ..core.declare import Operand, Role, Type
 from ..core.problem import Problem
 from ..memory.view import DTYPES, address_of
+from .packed_segments import PackedSegments, are_tables
 
 
-def _never(operands: dict[str, Any]) -> bool:
+def _never(operands: dict[str, Any], workspace: Any = None) -> bool:
     """The call of a plan that has no short way."""
     return False
 
@@ -27,17 +28,28 @@ class PackedCall:
     """A plan's launch for packed operands.
 
     ``run(operands)`` runs it if the operands are as expected; if not, it is False and nothing has
-    been done.
+    been done. Operands with one element for every row have the shape ``rows``, or that of the
+    problem with the op's axes at length 1. Of a segment op it is ``run(operands, workspace)``, too.
     """
 
     __slots__ = ("run", "threads")
 
     def __init__(
-        self, problem: Problem, runner: Any, threads: int, on_gpu: bool, outputs: Sequence[str]
+        self,
+        problem: Problem,
+        runner: Any,
+        threads: int,
+        on_gpu: bool,
+        outputs: Sequence[str],
+        rows: tuple[int, ...] | None = None,
     ):
         self.threads = threads
-        self.run: Callable[[dict[str, Any]], bool] = _never
-        if on_gpu or problem.is_segmented or 0 in problem.shape:
+        self.run: Callable[..., bool] = _never
+        if on_gpu or 0 in problem.shape:
+            return
+        if problem.is_segmented:
+            if are_tables(problem) and len(outputs) == len(problem.writes):
+                self.run = PackedSegments(problem, runner, threads).run
             return
         operands = [*problem.reads, *(o for o in problem.writes if o.name in outputs)]
         if any(o.type is Type.INDEX for o in operands):
@@ -47,8 +59,11 @@ class PackedCall:
         strides = {n: _c_strides(shapes[n], dtype.itemsize) for n, dtype in dtypes.items()}
         states = tuple((o.name, "f64") for o in operands if o.type is Type.STATE)
         program = runner.launch_for(strides, threads, states).program
-        if not program.workspace:
-            self.run = _written_out(problem, program, shapes, strides, dtypes)
+        if rows is not None:
+            for name in (o.name for o in operands if o.role is Role.ROW):
+                shapes[name] = rows
+                strides[name] = _c_strides(rows, dtypes[name].itemsize)
+        self.run = _written_out(problem, program, shapes, strides, dtypes)
 
 
 def _dtype(problem: Problem, operand: Operand) -> np.dtype:
@@ -87,7 +102,7 @@ def _written_out(problem: Problem, program: Any, shapes: Any, strides: Any, dtyp
                 f"{sizes[other]}: return False"
             )
     addresses = ", ".join(f"at_{n}" for n in names)
-    if program.is_serial:
+    if program.is_serial and not program.workspace:
         lines.append(f"if run_program({program.address}, {addresses}): run_again({addresses})")
     else:
         lines.append(f"run(({addresses}), operands)")

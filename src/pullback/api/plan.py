@@ -194,13 +194,17 @@ class Runnable:
 
         ``outputs`` are those to be written, if not all.
         """
-        threads = self.threads()
         known = self._packed.get(outputs)
-        if known is None or known.threads != threads:
-            written = self.op.outputs if outputs is None else outputs
-            known = PackedCall(self.problem, self.runner, threads, self.on_gpu, written)
-            self._packed[outputs] = known
+        if known is None or known.threads != self.threads():
+            known = self._packed[outputs] = self.packed_rows(outputs, None)
         return known
+
+    def packed_rows(
+        self, outputs: tuple[str, ...] | None, rows: tuple[int, ...] | None
+    ) -> PackedCall:
+        """The same of operands that have the shape ``rows`` where they have one element a row."""
+        written = self.op.outputs if outputs is None else outputs
+        return PackedCall(self.problem, self.runner, self.threads(), self.on_gpu, written, rows)
 
     def packed_part(self, operands: dict[str, Any]) -> bool:
         """Run the short way on some of the outputs, where it may be gone."""
@@ -451,7 +455,10 @@ class Plan:
             of several outputs, those that are None are not computed.
         """
         runnable = self._runnable_for(operands)
-        if workspace is None and stream is None:
+        if stream is None and runnable.problem.is_segmented:
+            if len(operands) == runnable.count and runnable.packed().run(operands, workspace):
+                return
+        elif workspace is None and stream is None:
             if len(operands) == runnable.count:
                 if runnable.packed().run(operands):
                     return

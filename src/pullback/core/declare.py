@@ -112,6 +112,8 @@ class Parameter:
         What NumPy calls it, where that differs: functions take it by either name.
     doc
         What it says, in a sentence.
+    usual
+        What the benchmark and the certificate take, if there is no default.
     """
 
     name: str
@@ -122,6 +124,7 @@ class Parameter:
     is_positional: bool = False
     alias: str = ""
     doc: str = ""
+    usual: Any = None
 
     @property
     def kind(self) -> Kind:

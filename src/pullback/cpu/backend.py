@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from typing import Any
+
+import numpy as np
 
 from ..core.declare import Type
 from ..core.problem import Problem
@@ -11,7 +14,8 @@ from ..memory.view import View
 from . import pool
 from . import segment_words as segment
 from .launch import Launch
-from .segment_launch import SegmentLaunch, order_of, plain_kernel, way_of
+from .segment_launch import SegmentLaunch, order_of, plain_kernel, way_of, workspace_bytes
+from .words import ITEMSIZE
 
 # Launches that a runner keeps, of about 1.5 kB each. One that was dropped takes 0.1 ms to make.
 MOST_LAUNCHES = 256
@@ -62,28 +66,22 @@ class SegmentRunner:
         self._by_offsets = by_offsets = order_of(problem) == "offsets"
         self._may_be_outside = problem.drops and not by_offsets
         self._wants_order = by_offsets or (problem.is_sorted and way_of(problem) == "runs")
+        self._limit = problem.num_inputs + 1 if by_offsets else problem.num_segments
         self._launches: dict[tuple, SegmentLaunch] = {}
         operands = (*problem.reads, *problem.op.writes)
         self._typed = (self._by, *(o.name for o in operands if o.type is Type.STATE))
 
     def check(self, views: dict[str, View], threads: int) -> None:
         """Raise for an id out of range or, where rows must come in order, out of order."""
-        problem, ids = self.problem, views[self._by]
+        ids = views[self._by]
         count = ids.shape[0]
         if count == 0 or (self._may_be_outside and not self._wants_order):
             return
-        limit = problem.num_inputs + 1 if self._by_offsets else problem.num_segments
-        # The answer follows the block: the first rows that are out of range, and out of order.
-        block = array("q", [0] * segment.OPERANDS + [count, count])
-        p = block.buffer_info()[0]
-        block[segment.IDS], block[segment.ID_STRIDE] = ids.address, ids.strides[0]
-        block[segment.NUM_SEGMENTS], block[segment.ORDERED] = limit, self._wants_order
-        block[segment.FLAGS] = p + 8 * segment.OPERANDS
-        kernel = plain_kernel("check", ids.dtype)
-        pool.run(kernel.address, p, count, count * ids.itemsize, threads, (views, block))
-        out, unordered = block[segment.OPERANDS :]
+        out, unordered = self._first_wrong(
+            ids.address, ids.strides[0], count, ids.dtype, threads, views
+        )
         if out < count and not self._may_be_outside:
-            raise InvalidProblemError(self._outside(ids, out, limit))
+            raise InvalidProblemError(self._outside(ids, out))
         if unordered < count:
             what = "offsets in ascending order" if self._by_offsets else _IN_ORDER
             raise InvalidProblemError(
@@ -91,7 +89,35 @@ class SegmentRunner:
                 f"{_id_at(ids, unordered - 1)} at row {unordered}"
             )
 
-    def _outside(self, ids: View, row: int, limit: int) -> str:
+    @property
+    def workspace_size(self) -> int:
+        """Bytes that suffice whatever the strides."""
+        return workspace_bytes(self.problem)
+
+    def are_wrong(self, address: int, ids: np.ndarray, kind: str, threads: int) -> bool:
+        """Whether :meth:`check` would raise for packed ids."""
+        if self._may_be_outside and not self._wants_order:
+            return False
+        count = ids.size
+        out, unordered = self._first_wrong(address, ids.itemsize, count, kind, threads, ids)
+        return unordered < count or (out < count and not self._may_be_outside)
+
+    def _first_wrong(
+        self, address: int, stride: int, count: int, kind: str, threads: int, owner: Any
+    ) -> tuple[int, int]:
+        """The first rows that are out of range, and out of order; ``count`` where none is."""
+        # The answer follows the block.
+        block = array("q", [0] * segment.OPERANDS + [count, count])
+        p = block.buffer_info()[0]
+        block[segment.IDS], block[segment.ID_STRIDE] = address, stride
+        block[segment.NUM_SEGMENTS], block[segment.ORDERED] = self._limit, self._wants_order
+        block[segment.FLAGS] = p + 8 * segment.OPERANDS
+        kernel = plain_kernel("check", kind)
+        pool.run(kernel.address, p, count, count * ITEMSIZE[kind], threads, (owner, block))
+        return block[segment.OPERANDS], block[segment.OPERANDS + 1]
+
+    def _outside(self, ids: View, row: int) -> str:
+        limit = self._limit
         if self._by_offsets:
             return (
                 f"{self._by}: expected offsets in [0, {limit - 1}], got {_id_at(ids, row)} at row "
@@ -104,12 +130,15 @@ class SegmentRunner:
 
     def run(self, views: dict[str, View], workspace: int, size: int, threads: int) -> None:
         """Run on checked operands; too small a workspace is replaced by an own one."""
-        program = self._launch_for(views, threads).program
-        program.run([v.address for v in views.values()], views, workspace, size)
-
-    def _launch_for(self, views: dict[str, View], threads: int) -> SegmentLaunch:
         strides = {n: v.strides for n, v in views.items()}
         dtypes = {n: views[n].dtype for n in self._typed if n in views}
+        program = self.launch_for(strides, dtypes, threads).program
+        program.run([v.address for v in views.values()], views, workspace, size)
+
+    def launch_for(
+        self, strides: dict[str, tuple[int, ...]], dtypes: dict[str, str], threads: int
+    ) -> SegmentLaunch:
+        """The launch for a set of strides, made when it is first met."""
         key = (threads, *dtypes.items(), *strides.items())
         launch = self._launches.get(key)
         if launch is None:

@@ -131,7 +131,9 @@ def workspace_bound(problem: Problem) -> int:
     """Workspace that suffices whatever the strides: tiles may double the rows by rounding up."""
     n = problem.extent
     rows = int(np.prod(problem.shape, dtype=np.int64)) // n if n else 0
-    return _scratch(problem, 2 * rows, blocks_of(problem), down_columns=True)
+    blocks = blocks_of(problem)
+    may_be_cut = rows <= MOST_CUT_ROWS and blocks >= LEAST_CUT_BLOCKS
+    return _scratch(problem, 2 * rows, blocks, may_be_cut, down_columns=True)
 
 
 class Launch:
@@ -213,7 +215,7 @@ class Launch:
             run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]
             template[STREAMED] = _alignment_to_stream(run_bytes)
         rows = self._rows * max(1, tiles * tile)
-        workspace = _scratch(problem, rows, self._blocks, down_columns=bool(layout.columns))
+        workspace = _scratch(problem, rows, self._blocks, cut, down_columns=bool(layout.columns))
         patches = [
             Patch(OPERANDS + 2 * k, name, offset)
             for k, (name, offset) in enumerate(zip(sources, offsets, strict=True))
@@ -351,12 +353,11 @@ def _tile(problem: Problem, columns: int, units: int, threads: int) -> int:
     return -(-min(tile, columns) // LANES) * LANES
 
 
-def _scratch(problem: Problem, rows: int, blocks: int, down_columns: bool) -> int:
+def _scratch(problem: Problem, rows: int, blocks: int, cut: bool, down_columns: bool) -> int:
     """Bytes of workspace: a state for each block of a row, of the folds that need one."""
     formula = problem.formula_in_doubles
     if blocks < 2:
         return 0
-    cut = rows <= 2 * MOST_CUT_ROWS and blocks >= LEAST_CUT_BLOCKS
     if isinstance(formula, ScanFormula) and formula.prefix:
         carries = len(formula.prefix.state)
         behind = carries + len(formula.monoid.state) if cut else 0

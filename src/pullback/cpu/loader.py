@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -28,6 +29,16 @@ def _target() -> Any:
     return llvm.Target.from_default_triple()
 
 
+@cache
+def keeps_together() -> bool:
+    """Whether code and constants of an object file are loaded side by side.
+
+    A memory manager of llvmlite does that; older ones have none.
+    """
+    known = inspect.signature(llvm.create_mcjit_compiler).parameters
+    return "use_lmm" in known and _target().name.startswith("x86")
+
+
 _loaded: list[Any] = []
 
 
@@ -41,7 +52,8 @@ class Code:
 
     def __init__(self, data: bytes):
         machine = _target().create_target_machine()
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        module, together = llvm.parse_assembly(""), {"use_lmm": True} if keeps_together() else {}
+        self._engine = llvm.create_mcjit_compiler(module, machine, **together)
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         self._engine.finalize_object()
         self.address: int = self._engine.get_function_address(ENTRY)

@@ -22,6 +22,9 @@ FLAGS, ORDERED = 9, 8  # of a check: its answer, two rows; whether order matters
 FIRST_OUTPUT, NUM_OPERANDS = 10, 19  # among the operands
 OPERANDS = 20  # address, byte stride between rows and between columns of each operand
 
+# How long before it is read a row is asked for, in rows, where ids put them in order.
+AHEAD = 8
+
 # Ids from this size on are sorted in as many parts as there are threads, up to so many.
 PARTED_BYTES = 1 << 18
 MOST_PARTS = 4
@@ -38,7 +41,7 @@ def sorting_offsets(segments: int) -> dict[int, int]:
 
 
 def sorting_bytes(rows: int, segments: int) -> int:
-    return sorting_offsets(segments)[ORDER] + 8 * rows
+    return sorting_offsets(segments)[ORDER] + 8 * (rows + AHEAD)
 
 
 # Columns that are computed at a time, at most.

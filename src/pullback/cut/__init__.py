@@ -11,6 +11,7 @@ from .evaluate import evaluate
 from .grid import Move, moves, settled
 from .layout import from_rows, to_rows
 from .segments import SegmentCut
+from .warm import warm
 
 __all__ = [
     "Cut",
@@ -22,4 +23,5 @@ __all__ = [
     "moves",
     "settled",
     "to_rows",
+    "warm",
 ]

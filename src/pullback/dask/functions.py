@@ -17,8 +17,9 @@ from ..core import parse
 from ..core.catalog import catalog
 from ..core.declare import Op, Operand, Role, Type
 from ..core.elements import ELEMENTS
+from ..core.problem import Problem, describe
 from ..cut import Cut, settled
-from ..cut.recipe import Recipe
+from ..cut.text import text_of
 from ..errors import InvalidProblemError, UnsupportedError
 from ..formulas.record import is_pointwise
 from . import tasks
@@ -84,19 +85,17 @@ class Function:
             shape = parse.shape(parameters["shape"], "shape", lead.dtype.itemsize)
         if self._marks is not None and self._marks.name in arrays:
             arrays, given = self._with_borders(arrays, parameters, shape)
-        recipe = Recipe.here(op.name, element, shape, _frozen(parameters), given)
-        problem = recipe.problem()
+        problem = describe(op, element, shape, parameters, given)
         for o in problem.reads:
             if o.role is Role.ELEMENT and o.name in arrays:
                 arrays[o.name] = _stretched(arrays[o.name], shape, o)
         if op.parameter("axis") is None and is_pointwise(problem.formula):
-            return self._elementwise(recipe, arrays, parameters)
+            return self._elementwise(problem, arrays, parameters)
         chunks = lead.chunks if self._tells_shape else self._chunks_for(lead, shape, problem.axes)
         axes, rank = problem.axes, len(shape)
         kept = [d for d in range(rank) if d not in axes]
         batch: Chunks = tuple(chunks[d] for d in kept)
-        cut = recipe.cut()
-        assert isinstance(cut, Cut)
+        cut = Cut(problem)
         lengths = _lengths(cut, chunks)
         operands = {}
         for o in cut.reads:
@@ -104,7 +103,7 @@ class Function:
                 operands[o.name] = _rows_last(arrays[o.name], axes, (*batch, lengths))
             else:
                 operands[o.name] = _without(arrays[o.name], axes, shape, o).rechunk(batch)
-        rows = Rows(recipe, operands, batch, lengths, split_every)
+        rows = Rows(problem, operands, batch, lengths, split_every)
         keeps = bool(parameters.get("keepdims")) or any(
             o.role is Role.ROW and arrays[o.name].ndim == rank != len(kept) for o in cut.reads
         )
@@ -146,24 +145,23 @@ class Function:
         return tuple(whole[d] if d in axes else own[d] for d in range(len(shape)))
 
     def _elementwise(
-        self, recipe: Recipe, arrays: dict[str, da.Array], parameters: dict[str, Any]
+        self, problem: Problem, arrays: dict[str, da.Array], parameters: dict[str, Any]
     ) -> Any:
-        problem = recipe.problem()
         names = [o.name for o in problem.reads if o.name in arrays]
         chunks = arrays[self._lead].chunks
         operands = [arrays[n].rechunk(chunks) for n in names]
-        graph = Graph(recipe.op, operands, recipe)
+        graph = Graph(problem.op.name, operands, text_of(problem))
         layer = graph.layer("apply")
         made = {}
         for key in np.ndindex(*(len(c) for c in chunks)):
             held = [(a.name, *key) for a in operands]
             frozen = list(map(list, _frozen(parameters)))
             made[key] = task = (layer, *key)
-            graph.layers[layer][task] = (tasks.called, recipe.op, names, held, frozen)
+            graph.layers[layer][task] = (tasks.called, problem.op.name, names, held, frozen)
         results = {}
         for o in problem.writes:
             tasks_of = {k: (operator.getitem, task, o.name) for k, task in made.items()}
-            results[o.name] = graph.array(o.name, chunks, dtype_of(recipe, o), tasks_of)
+            results[o.name] = graph.array(o.name, chunks, dtype_of(problem, o), tasks_of)
         return _returned(self.op, results)
 
     # Segment ops.
@@ -204,10 +202,7 @@ class Function:
             ]
         rest = lead.chunks[1:]
         rows, columns = sum(lengths), math.prod(lead.shape[1:])
-        recipe = Recipe.here(
-            op.name, element, (rows, columns), _frozen(parameters), given, segments
-        )
-        problem = recipe.problem()
+        problem = describe(op, element, (rows, columns), parameters, given, segments)
         operands = {}
         for o in problem.reads:
             if o.name not in arrays:
@@ -228,7 +223,7 @@ class Function:
                 Role.OFFSETS: ((segments + 1,),),
             }[o.role]
             operands[o.name] = array.rechunk(chunks)
-        made = Segments(recipe, operands, rest, lengths)
+        made = Segments(problem, operands, rest, lengths)
         return _returned(op, {o.name: made.output(o) for o in problem.writes})
 
 

@@ -18,8 +18,9 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 from ..core.declare import Operand, Role, Type
 from ..core.elements import ELEMENTS
+from ..core.problem import Problem
 from ..cut import Cut, SegmentCut
-from ..cut.recipe import Recipe
+from ..cut.text import cut_of, text_of
 from . import tasks
 
 Key = tuple[Any, ...]
@@ -69,9 +70,9 @@ def _places(chunks: Chunks) -> Iterator[Key]:
     return itertools.product(*(range(len(c)) for c in chunks))
 
 
-def dtype_of(recipe: Recipe, operand: Operand) -> Any:
+def dtype_of(problem: Problem, operand: Operand) -> Any:
     """The type of an output."""
-    return np.float64 if operand.type is Type.STATE else ELEMENTS[recipe.element].dtype
+    return np.float64 if operand.type is Type.STATE else ELEMENTS[problem.element].dtype
 
 
 class Rows:
@@ -79,7 +80,7 @@ class Rows:
 
     Parameters
     ----------
-    recipe
+    problem
         The op.
     operands
         By name, of the op's ``reads``: (…, n) with an element for every position, (…) with one for
@@ -94,21 +95,22 @@ class Rows:
 
     def __init__(
         self,
-        recipe: Recipe,
+        problem: Problem,
         operands: Mapping[str, da.Array],
         batch: Chunks,
         lengths: tuple[int, ...],
         split_every: int | None = None,
     ):
-        cut = recipe.cut()
+        text = text_of(problem)
+        cut = cut_of(text)
         assert isinstance(cut, Cut)
-        self.recipe, self.cut, self.batch, self.lengths = recipe, cut, batch, lengths
+        self.text, self.cut, self.batch, self.lengths = text, cut, batch, lengths
         self.names = tuple(o.name for o in cut.reads)
         self.rows = tuple(o.name for o in cut.reads if o.role is Role.ROW)
         self._operands = {n: operands[n] for n in self.names}
         self._split = max(2, split_every or SPLIT_EVERY)
         arrays = list(self._operands.values())
-        self.graph = Graph(recipe.op, arrays, recipe, batch, lengths)
+        self.graph = Graph(problem.op.name, arrays, text, batch, lengths)
         self._made = self._build()
 
     def _keys(self, names: Sequence[str], place: Key, piece: int) -> list[Key]:
@@ -121,7 +123,7 @@ class Rows:
 
     def _build(self) -> dict[str, dict[Key, Any]]:
         """All layers; gives tasks with the results of chunks, and of rows."""
-        recipe, cut, graph, count = self.recipe, self.cut, self.graph, len(self.lengths)
+        text, cut, graph, count = self.text, self.cut, self.graph, len(self.lengths)
         places = list(_places(self.batch))
         at = starts(self.lengths)
         edges = self._edges(places)
@@ -136,7 +138,7 @@ class Rows:
                 for i in order:
                     graph.layers[summaries][_at(summaries, *p, i)] = (
                         tasks.summary,
-                        recipe,
+                        text,
                         k,
                         list(self.names),
                         self._keys(self.names, p, i),
@@ -150,7 +152,7 @@ class Rows:
                 rows = self._keys(self.rows, p, 0)
                 join = (joins, *p)
                 graph.layers[joins][join] = (
-                    tasks.joined, recipe, k, list(self.rows), rows, root, blocks,
+                    tasks.joined, text, k, list(self.rows), rows, root, blocks,
                 )  # fmt: skip
                 total = (states, *p, count)
                 graph.layers[states][total] = (operator.getitem, join, -1)
@@ -176,7 +178,7 @@ class Rows:
                 if 0 <= before < len(self.lengths):
                     keys = self._keys(names, p, before)
                     self.graph.layers[layer][_at(layer, *p, i)] = (
-                        tasks.edge, self.recipe, names, keys,
+                        tasks.edge, self.text, names, keys,
                     )  # fmt: skip
                     found[_at(*p, i)] = (layer, *p, i)
         return found
@@ -210,7 +212,7 @@ class Rows:
                 for i, length in enumerate(self.lengths):
                     keys = self._keys(self.names, p, i)
                     self.graph.layers[layer][_at(layer, *p, i)] = (
-                        tasks.applied, self.recipe, list(self.names), keys, at[i], length,
+                        tasks.applied, self.text, list(self.names), keys, at[i], length,
                         edges.get((*p, i)), list(known[_at(*p, i)]),
                     )  # fmt: skip
                     found["elements"][_at(*p, i)] = (layer, *p, i)
@@ -219,7 +221,7 @@ class Rows:
             for p in places:
                 rows = self._keys(self.rows, p, 0)
                 self.graph.layers[layer][_at(layer, *p)] = (
-                    tasks.finished, self.recipe, list(self.rows), rows, behind[p],
+                    tasks.finished, self.text, list(self.rows), rows, behind[p],
                 )  # fmt: skip
                 found["rows"][p] = (layer, *p)
         return found
@@ -230,7 +232,7 @@ class Rows:
         chunks = self.batch if is_row else (*self.batch, self.lengths)
         made = self._made["rows" if is_row else "elements"]
         keys = {k: (operator.getitem, task, operand.name) for k, task in made.items()}
-        return self.graph.array(operand.name, chunks, dtype_of(self.recipe, operand), keys)
+        return self.graph.array(operand.name, chunks, dtype_of(self.cut.problem, operand), keys)
 
 
 class Segments:
@@ -238,7 +240,7 @@ class Segments:
 
     Parameters
     ----------
-    recipe
+    problem
         The op on tables of two dimensions.
     operands
         By name: tables of any rank, chunked alike but for rows of segments, which are one chunk;
@@ -251,18 +253,19 @@ class Segments:
 
     def __init__(
         self,
-        recipe: Recipe,
+        problem: Problem,
         operands: Mapping[str, da.Array],
         rest: Chunks,
         lengths: tuple[int, ...],
     ):
-        cut = recipe.cut()
+        text = text_of(problem)
+        cut = cut_of(text)
         assert isinstance(cut, SegmentCut)
-        self.recipe, self.cut, self.rest, self.lengths = recipe, cut, rest, lengths
+        self.text, self.cut, self.rest, self.lengths = text, cut, rest, lengths
         self.names = tuple(o.name for o in cut.reads)
         self.rows = tuple(o.name for o in cut.reads if o.role is Role.ROW)
         self._operands = {n: operands[n] for n in self.names}
-        self.graph = Graph(recipe.op, list(self._operands.values()), recipe, rest, lengths)
+        self.graph = Graph(problem.op.name, list(self._operands.values()), text, rest, lengths)
         self._made = self._build()
 
     def _keys(self, names: Sequence[str], piece: int, place: Key) -> list[Key]:
@@ -294,7 +297,7 @@ class Segments:
         return found
 
     def _build(self) -> dict[str, dict[Key, Any]]:
-        recipe, cut, graph = self.recipe, self.cut, self.graph
+        text, cut, graph = self.text, self.cut, self.graph
         at, names = starts(self.lengths), list(self.names)
         befores = self._befores()
         found: dict[str, dict[Key, Any]] = {"elements": {}, "rows": {}}
@@ -307,13 +310,13 @@ class Segments:
             fronts: list[Key | None] = [None] * len(self.lengths)
             for k, layer in layers.items():
                 carry: Key = (layer, *p, -1)
-                graph.layers[layer][carry] = (tasks.begun, recipe, k, columns)
+                graph.layers[layer][carry] = (tasks.begun, text, k, columns)
                 for i, length in enumerate(self.lengths):
                     if k == 0 and cut.keeps_fronts:
                         fronts[i] = carry
                     key = (layer, *p, i)
                     graph.layers[layer][key] = (
-                        tasks.folded, recipe, k, names, self._keys(names, i, p), at[i], length,
+                        tasks.folded, text, k, names, self._keys(names, i, p), at[i], length,
                         befores.get(i), list(behind), carry, fronts[i],
                     )  # fmt: skip
                     carry = key
@@ -322,14 +325,14 @@ class Segments:
                 layer = graph.layer("apply") if not found["elements"] else layer_of(found)
                 for i, length in enumerate(self.lengths):
                     graph.layers[layer][_at(layer, *p, i)] = (
-                        tasks.applied_to_rows, recipe, names, self._keys(names, i, p), at[i],
+                        tasks.applied_to_rows, text, names, self._keys(names, i, p), at[i],
                         length, sizes, list(behind), fronts[i],
                     )  # fmt: skip
                     found["elements"][_at(i, *p)] = (layer, *p, i)
             else:
                 layer = graph.layer("finish") if not found["rows"] else layer_of(found)
                 graph.layers[layer][_at(layer, *p)] = (
-                    tasks.finished_segments, recipe, list(self.rows),
+                    tasks.finished_segments, text, list(self.rows),
                     self._keys(self.rows, 0, p), sizes, list(behind),
                 )  # fmt: skip
                 found["rows"][_at(0, *p)] = (layer, *p)
@@ -342,7 +345,7 @@ class Segments:
         chunks = ((segments if is_row else self.lengths), *self.rest)
         made = self._made["rows" if is_row else "elements"]
         keys = {k: (operator.getitem, task, operand.name) for k, task in made.items()}
-        return self.graph.array(operand.name, chunks, dtype_of(self.recipe, operand), keys)
+        return self.graph.array(operand.name, chunks, dtype_of(self.cut.problem, operand), keys)
 
 
 def layer_of(found: Mapping[str, Mapping[Key, Key]]) -> str:

@@ -1,4 +1,4 @@
-"""What tasks of a graph run: the functions of the engine on chunks, by recipe."""
+"""What tasks of a graph run: the functions of the engine on chunks, of a problem as text."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 
 from ..core.declare import Role
 from ..cut import Cut, Piece, SegmentCut
-from ..cut.recipe import Recipe
+from ..cut.text import cut_of, problem_of
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
 
 
-def _cut(recipe: Recipe) -> Cut:
-    cut = recipe.cut()
+def _cut(problem: str) -> Cut:
+    cut = cut_of(problem)
     assert isinstance(cut, Cut)
     return cut
 
 
-def _segments(recipe: Recipe) -> SegmentCut:
-    cut = recipe.cut()
+def _segments(problem: str) -> SegmentCut:
+    cut = cut_of(problem)
     assert isinstance(cut, SegmentCut)
     return cut
 
@@ -47,13 +47,13 @@ def _piece(
     return Piece(held, start, before or {}, length)
 
 
-def edge(recipe: Recipe, names: Sequence[str], chunks: Sequence[Array]) -> Arrays:
+def edge(problem: str, names: Sequence[str], chunks: Sequence[Array]) -> Arrays:
     """What the next chunk in forward order must know of this one."""
-    return _cut(recipe).edge(_piece(names, chunks, 0, 0))
+    return _cut(problem).edge(_piece(names, chunks, 0, 0))
 
 
 def summary(
-    recipe: Recipe,
+    problem: str,
     sweep: int,
     names: Sequence[str],
     chunks: Sequence[Array],
@@ -64,7 +64,7 @@ def summary(
 ) -> Array:
     """The states of the blocks of a chunk."""
     piece = _piece(names, chunks, start, length, before)
-    return _cut(recipe).summary(sweep, piece, _all_aligned(states))
+    return _cut(problem).summary(sweep, piece, _all_aligned(states))
 
 
 def gathered(parts: Sequence[Array]) -> Array:
@@ -73,7 +73,7 @@ def gathered(parts: Sequence[Array]) -> Array:
 
 
 def joined(
-    recipe: Recipe,
+    problem: str,
     sweep: int,
     names: Sequence[str],
     rows: Sequence[Array],
@@ -85,7 +85,7 @@ def joined(
     ``counts`` says how many blocks each chunk has. Of a sweep whose total alone is asked for there
     is nothing else.
     """
-    cut, held = _cut(recipe), dict(zip(names, _all_aligned(rows), strict=True))
+    cut, held = _cut(problem), dict(zip(names, _all_aligned(rows), strict=True))
     blocks = _aligned(blocks)
     cut.check_rows(held)
     state = cut.begin(sweep, blocks.shape[:-2], held)
@@ -100,7 +100,7 @@ def joined(
 
 
 def applied(
-    recipe: Recipe,
+    problem: str,
     names: Sequence[str],
     chunks: Sequence[Array],
     start: int,
@@ -109,24 +109,24 @@ def applied(
     states: Sequence[Array],
 ) -> Arrays:
     """The results of a chunk."""
-    cut, piece = _cut(recipe), _piece(names, chunks, start, length, before)
+    cut, piece = _cut(problem), _piece(names, chunks, start, length, before)
     cut.check_rows({o.name: piece.operands[o.name] for o in cut.problem.positions})
     return cut.apply(piece, _all_aligned(states))
 
 
 def finished(
-    recipe: Recipe, names: Sequence[str], rows: Sequence[Array], states: Sequence[Array]
+    problem: str, names: Sequence[str], rows: Sequence[Array], states: Sequence[Array]
 ) -> Arrays:
     """The results with one element for each row."""
     held = dict(zip(names, _all_aligned(rows), strict=True))
-    return _cut(recipe).finish(_all_aligned(states), held)
+    return _cut(problem).finish(_all_aligned(states), held)
 
 
 # Segments: tables of any rank are (rows, columns) here.
 
 
-def _tables(recipe: Recipe, names: Sequence[str], chunks: Sequence[Array]) -> list[Array]:
-    op = recipe.problem().op
+def _tables(problem: str, names: Sequence[str], chunks: Sequence[Array]) -> list[Array]:
+    op = problem_of(problem).op
     flat = []
     for name, chunk in zip(names, _all_aligned(chunks), strict=True):
         is_table = op.operand(name).role in (Role.ELEMENT, Role.ROW)
@@ -134,13 +134,13 @@ def _tables(recipe: Recipe, names: Sequence[str], chunks: Sequence[Array]) -> li
     return flat
 
 
-def begun(recipe: Recipe, sweep: int, columns: int) -> Array:
+def begun(problem: str, sweep: int, columns: int) -> Array:
     """The states of segments in front of all rows."""
-    return _segments(recipe).begin(sweep, columns)
+    return _segments(problem).begin(sweep, columns)
 
 
 def folded(
-    recipe: Recipe,
+    problem: str,
     sweep: int,
     names: Sequence[str],
     chunks: Sequence[Array],
@@ -152,9 +152,9 @@ def folded(
     front: Array | None,
 ) -> Array:
     """The states of segments behind a chunk; ``last`` is the id in front of it."""
-    cut = _segments(recipe)
+    cut = _segments(problem)
     before = {} if last is None else {cut.problem.cut_by.name: last}
-    piece = _piece(names, _tables(recipe, names, chunks), start, length, before)
+    piece = _piece(names, _tables(problem, names, chunks), start, length, before)
     front = None if front is None else _aligned(front)
     return cut.fold(sweep, piece, _all_aligned(states), _aligned(carry), front)
 
@@ -165,7 +165,7 @@ def last_id(ids: Array) -> Array:
 
 
 def applied_to_rows(
-    recipe: Recipe,
+    problem: str,
     names: Sequence[str],
     chunks: Sequence[Array],
     start: int,
@@ -175,22 +175,22 @@ def applied_to_rows(
     front: Array | None,
 ) -> Arrays:
     """The results of a chunk of rows."""
-    piece = _piece(names, _tables(recipe, names, chunks), start, length)
+    piece = _piece(names, _tables(problem, names, chunks), start, length)
     front = None if front is None else _aligned(front)
-    found = _segments(recipe).apply(piece, _all_aligned(states), front)
+    found = _segments(problem).apply(piece, _all_aligned(states), front)
     return {n: a.reshape(length, *rest) for n, a in found.items()}
 
 
 def finished_segments(
-    recipe: Recipe,
+    problem: str,
     names: Sequence[str],
     rows: Sequence[Array],
     rest: tuple[int, ...],
     states: Sequence[Array],
 ) -> Arrays:
     """The results with a row for each segment."""
-    held = dict(zip(names, _tables(recipe, names, rows), strict=True))
-    found = _segments(recipe).finish(_all_aligned(states), held)
+    held = dict(zip(names, _tables(problem, names, rows), strict=True))
+    found = _segments(problem).finish(_all_aligned(states), held)
     return {n: a.reshape(len(a), *rest) for n, a in found.items()}
 
 

@@ -36,6 +36,9 @@ class Namespace:
         Its version of each primitive.
     """
 
+    # Whether what is computed may be differentiated.
+    differentiates = False
+
     def __init__(self, module: Any, primitives: Mapping[str, Callable]):
         self.module = module
         self.boolean = module.bool_ if hasattr(module, "bool_") else module.bool
@@ -45,6 +48,12 @@ class Namespace:
         """What a formula function returns on arrays and numbers, one value or several."""
         result = self._bind(function)(*map(self.number, arguments))
         return [self.array(v) for v in (result if isinstance(result, tuple) else (result,))]
+
+    def formula_of(self, problem: Problem) -> Formula:
+        """The record that arrays of this library are run through."""
+        formula = problem.formula
+        other = formula.differentiable if isinstance(formula, RowFormula) else None
+        return other if other is not None and self.differentiates else formula
 
     def number(self, value: Any) -> Any:
         """An array as formulas compute with it."""
@@ -129,7 +138,8 @@ def _by_rows(
         turned = namespace.transposed(array, order)
         values[operand.role][operand.symbol] = turned.reshape((count, length))
     like = namespace.wide(_lead(problem, operands))
-    rows = Rows(namespace, problem.formula, like, (count, problem.extent), problem.reverse)
+    formula = namespace.formula_of(problem)
+    rows = Rows(namespace, formula, like, (count, problem.extent), problem.reverse)
     results = rows.run(values[Role.ELEMENT], values[Role.ROW], problem.constants)
     back = [order.index(d) for d in range(len(order))]
     finished = []
@@ -440,7 +450,8 @@ def _by_segments(
         values[operand.role][operand.symbol] = last
     like = namespace.wide(_lead(problem, operands))
     shape = (*problem.shape[1:], problem.num_inputs)
-    segments = Segments(namespace, problem.formula, like, shape, segment[order], count)
+    formula = namespace.formula_of(problem)
+    segments = Segments(namespace, formula, like, shape, segment[order], count)
     results = segments.run(values[Role.ELEMENT], values[Role.ROW], problem.constants)
     back = namespace.ascending(order)
     finished = []
@@ -496,6 +507,7 @@ class Segments(Rows):
         self.begins, self.ends = borders[:-1], borders[1:]
         self.place = namespace.counting(borders, shape[-1]) - self.at_each(self.begins)
         self.first = self.place == 0
+        self.last = self.place == self.at_each(self.ends - self.begins) - 1
 
     def run(
         self, elements: Values, rows: Values, constants: Mapping[str, float]
@@ -506,8 +518,10 @@ class Segments(Rows):
         self.rows |= {n: self.joined([v, none[n]]) for n, v in rows.items()}
         self.values = {**elements, **self._places(), **self._befores(elements), **constants}
         self.values |= {n: self.at_each(self.rows[n]) for n in ("extent", *rows)}
-        assert isinstance(self.formula, RowFormula)
-        results = self._passes(self.formula)
+        if isinstance(self.formula, RowFormula):
+            results = self._passes(self.formula)
+        else:
+            results = self._scans(self.formula)
         return {
             Role.ELEMENT: self.spread(results[Role.ELEMENT], self.shape),
             Role.ROW: [v[..., : self.count] for v in self.spread(results[Role.ROW], self.of_rows)],
@@ -559,6 +573,28 @@ class Segments(Rows):
         # In front of all positions is the identity, which is at the end of segments without any.
         at = self.namespace.module.where(self.ends > self.begins, self.ends, 0)
         return [self.joined([n, s])[..., at] for n, s in zip(nothing, states, strict=True)]
+
+    def _scans(self, formula: ScanFormula) -> dict[Role, list[Any]]:
+        """A record with nothing in front of a segment or behind it."""
+        for monoid, against in ((formula.prefix, False), (formula.monoid, formula.against)):
+            if monoid is not None:
+                inclusive = formula.inclusive and monoid is formula.monoid
+                states = self._up_to_each(monoid, against, inclusive)
+                self.values |= zip(monoid.state, states, strict=True)
+        return {Role.ELEMENT: self.call(formula.finish), Role.ROW: []}
+
+    def _up_to_each(self, monoid: Monoid, against: bool, inclusive: bool) -> list[Any]:
+        """The state of what a segment has before each position; with the position, if asked."""
+        turned = self._flipped if against else lambda array: array
+        begins = turned(self.last if against else self.first)
+        lifted = [turned(s) for s in self.state(monoid.lift, self.shape)]
+        *found, _ = self.scanned(monoid, [*lifted, begins])
+        if not inclusive:
+            front, where = self.identity(monoid), self.namespace.module.where
+            before = [self.joined([f, s])[..., :-1] for f, s in zip(front, found, strict=True)]
+            pairs = zip(monoid.identity, before, strict=True)
+            found = [where(begins, self.full(v, ()), s) for v, s in pairs]
+        return [turned(s) for s in found]
 
 
 # NumPy's own namespace.

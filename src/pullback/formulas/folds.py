@@ -29,6 +29,10 @@ def add(a, b):
     return a + b
 
 
+def multiply(a, b):
+    return a * b
+
+
 def larger(a, b):
     return where((a >= b) | isnan(a), a, b)
 
@@ -57,8 +61,13 @@ def recurrence(a1, b1, a2, b2):
     return a1 * a2, b2 + where(a2 == 0, 0.0, a2 * b1)
 
 
+def kept_or_not(a1, b1, a2, b2):
+    """The same where every factor is 0 or 1, which is not multiplied with."""
+    return a1 * a2, b2 + where(a2 == 0, 0.0, b1)
+
+
 def recurrence_in_runs(a1, b1, a2, b2):
-    """The same where a zero factor is a border, which a factor of NaN or inf does not cross."""
+    """``recurrence`` where a zero factor is a border, which no factor of NaN or inf crosses."""
     factor = where((a1 == 0) | (a2 == 0), 0.0, a1 * a2)
     return factor, b2 + where(a2 == 0, 0.0, a2 * b1)
 
@@ -86,6 +95,23 @@ def held_product(m1, e1, m2, e2):
 
 def factor(x):
     return x, 0.0
+
+
+def far_held_product(m1, e1, m2, e2):
+    """The same for products that are let go by :func:`plain_product` for up to three factors.
+
+    A factor lies within 2**149 of 1, four of them and 2**300 within 2**896.
+    """
+    product = m1 * m2
+    size = absolute(product)
+    small, large = size < 2.0**-300, size > 2.0**300
+    scale = where(small, 2.0**600, where(large, 2.0**-600, 1.0))
+    return product * scale, e1 + e2 + where(small, -600.0, where(large, 600.0, 0.0))
+
+
+def plain_product(m1, e1, m2, e2):
+    """The product with a factor, whose exponent is 0."""
+    return m1 * m2, e1
 
 
 def scaled_sum(m1, e1, m2, e2):
@@ -124,4 +150,13 @@ TOTAL = Monoid(value, add, (0.0,), ("total",))
 PEAK = Monoid(value, larger, (-INF,), ("peak",), selects=True)
 TROUGH = Monoid(value, smaller, (INF,), ("peak",), selects=True)
 PRODUCT = Monoid(scaled, scaled_product, (1.0, 0.0), ("product_m", "product_e"))
-HELD_PRODUCT = Monoid(factor, held_product, (1.0, 0.0), ("product_m", "product_e"))
+HELD_PRODUCT = Monoid(
+    factor,
+    far_held_product,
+    (1.0, 0.0),
+    ("product_m", "product_e"),
+    brief=plain_product,
+    briefly=3,
+)
+# The same without a scale, for libraries that differentiate it.
+FACTORS = Monoid(value, multiply, (1.0,), ("product",))

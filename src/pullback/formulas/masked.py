@@ -14,7 +14,7 @@ from functools import cache
 from .compose import asking, compose, renamed
 from .folds import add
 from .primitives import where
-from .record import Monoid, Pass, RowFormula, names_read, parameters
+from .record import Formula, Monoid, Pass, RowFormula, ScanFormula, names_read, parameters
 
 COUNT = "count_in"
 
@@ -37,18 +37,35 @@ def masked(record: RowFormula, outside: float = 0.0) -> RowFormula:
         passes=passes,
         finish=_counting(record.finish),
         apply=record.apply and _masked_values(record.apply, (outside,)),
+        from_lifted=record.from_lifted and _masked_values(record.from_lifted, (outside,)),
         narrow=record.narrow and masked(record.narrow, outside),
         online=record.online and masked(record.online, outside),
         in_doubles=record.in_doubles and masked(record.in_doubles, outside),
+        differentiable=record.differentiable and _masked_either(record.differentiable, outside),
         copies=False,
         counts=record.counts if outside == 0 else None,
     )
 
 
+def _masked_either(record: Formula, outside: float) -> Formula:
+    """The record of rows or, with nothing in front of a row or behind it, of a scan."""
+    if isinstance(record, RowFormula):
+        return masked(record, outside)
+    found: ScanFormula = replace(
+        record,
+        monoid=_masked_monoid(record.monoid),
+        prefix=record.prefix and _masked_monoid(record.prefix),
+        finish=_masked_values(record.finish, (outside,)),
+    )
+    return found
+
+
+def _masked_monoid(monoid: Monoid) -> Monoid:
+    return replace(monoid, lift=_masked_values(monoid.lift, monoid.identity))
+
+
 def _masked_pass(step: Pass) -> Pass:
-    monoid = step.monoid
-    if monoid is not None:
-        monoid = replace(monoid, lift=_masked_values(monoid.lift, monoid.identity))
+    monoid = step.monoid and _masked_monoid(step.monoid)
     again = step.again and replace(step.again, start=renamed(step.again.start, extent=COUNT))
     return replace(step, monoid=monoid, close=_counting(step.close), again=again)
 

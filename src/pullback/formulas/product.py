@@ -7,9 +7,11 @@ cannot go wrong; what the others are is known by their counts.
 
 from __future__ import annotations
 
-from .folds import held_product, scaled_product
+from dataclasses import replace
+
+from .folds import held_product, multiply, scaled_product, value
 from .primitives import INF, NAN, absolute, exponent, isnan, ldexp, mantissa, where
-from .record import Monoid, Pass, RowFormula
+from .record import Monoid, Pass, RowFormula, ScanFormula
 
 
 def is_ordinary(x):
@@ -86,20 +88,42 @@ def gain_without(x, gain, of_zero, of_inf, of_nan):
     return where(is_ordinary(x), gain, special) / ordinary(x)
 
 
-GAINS_BY_COUNTS = RowFormula(
-    (
-        Pass(
-            Monoid(
-                counted_as_it_is,
-                held_counts_joined,
-                (1.0, 0.0, 0.0, 0.0, 0.0),
-                ("product_m", "product_e", "zeros", "infs", "nans"),
-            ),
-            gains,
-            ("gain", "of_zero", "of_inf", "of_nan"),
-        ),
-    ),
-    apply=gain_without,
+COUNTED = Monoid(
+    counted_as_it_is,
+    held_counts_joined,
+    (1.0, 0.0, 0.0, 0.0, 0.0),
+    ("product_m", "product_e", "zeros", "infs", "nans"),
+)
+GAINS = ("gain", "of_zero", "of_inf", "of_nan")
+GAINS_BY_COUNTS = RowFormula((Pass(COUNTED, gains, GAINS),), apply=gain_without)
+
+# The same with the sign of dy for a gradient of 0, as it is where the counts are looked at.
+
+
+def gains_and_zeros(dy, product_m, product_e, zeros, infs, nans):
+    gain, of_zero, of_inf, of_nan = gains(dy, product_m, product_e, zeros, infs, nans)
+    return gain, of_zero, of_inf, of_nan, zeros
+
+
+def gain_or_zero(x, gain, of_zero, of_inf, of_nan, zeros):
+    special = where(x == 0, of_zero, where(isnan(x), of_nan, of_inf))
+    chosen = where(is_ordinary(x), gain, special)
+    return where(zeros > where(x == 0, 1.0, 0.0), chosen, chosen / ordinary(x))
+
+
+# The same by products before and after, which are products of the factors at zeros too.
+
+
+def others(dy, before, after):
+    return dy * (before * after)
+
+
+BEFORE_AND_AFTER = ScanFormula(
+    Monoid(value, multiply, (1.0,), ("after",)),
+    others,
+    inclusive=False,
+    against=True,
+    prefix=Monoid(value, multiply, (1.0,), ("before",)),
 )
 
 PRODUCT_BY_COUNTS = RowFormula(
@@ -115,4 +139,9 @@ PRODUCT_BY_COUNTS = RowFormula(
     ),
     apply=product_of_others,
     in_doubles=GAINS_BY_COUNTS,
+    differentiable=BEFORE_AND_AFTER,
+)
+SEGMENT_PRODUCT_BY_COUNTS: RowFormula = replace(
+    PRODUCT_BY_COUNTS,
+    in_doubles=RowFormula((Pass(COUNTED, gains_and_zeros, (*GAINS, "zeros")),), apply=gain_or_zero),
 )

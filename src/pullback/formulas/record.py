@@ -27,7 +27,9 @@ class Monoid:
     ``combine`` takes the state that comes first and then the one that comes later, flattened. A
     monoid that ``selects`` gives back one of the two, so that a state none of many elements
     changes is their state too. Where ``counts`` holds for none of some elements, their states are
-    the identity, and a schedule may pass them over.
+    the identity, and a schedule may pass them over. ``brief`` may stand for ``combine`` with the
+    states of up to ``briefly`` elements, one after the other, before the next is combined: in the
+    end the same bits for less.
     """
 
     lift: Callable
@@ -36,6 +38,8 @@ class Monoid:
     state: tuple[str, ...]
     selects: bool = False
     counts: Callable | None = None
+    brief: Callable | None = None
+    briefly: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,9 @@ class RowFormula:
     in_doubles
         Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU:
         whose range leaves room for what would leave that of a narrower type.
+    differentiable
+        Stands in where a library differentiates the record on its arrays: arithmetic alone, with
+        the derivatives of the op, where this one chooses among cases by what elements are.
     online
         Stands in where a row is too long to be kept for the next pass: the same values by fewer
         looks at the elements, rounded otherwise.
@@ -114,6 +121,9 @@ class RowFormula:
     counts
         Where it holds for none of some elements, ``apply`` gives each of them 0, and a schedule may
         write that at once. A NaN must count.
+    from_lifted
+        ``apply`` by what the last pass lifted of the element, a single number called ``lifted``:
+        the same arithmetic, of which a schedule that kept that number need not do all.
     """
 
     passes: tuple[Pass, ...] = ()
@@ -121,12 +131,14 @@ class RowFormula:
     apply: Callable | None = None
     narrow: RowFormula | None = None
     in_doubles: RowFormula | None = None
+    differentiable: RowFormula | ScanFormula | None = None
     online: RowFormula | None = None
     copies: bool = False
     heavy: bool = False
     before: tuple[tuple[str, float], ...] = ()
     lifts_singles: bool = False
     counts: Callable | None = None
+    from_lifted: Callable | None = None
 
 
 @dataclass(frozen=True)
@@ -202,6 +214,8 @@ class ScanFormula:
 
 
 Formula = RowFormula | ScanFormula
+# What ``from_lifted`` calls the number that the last pass lifted.
+LIFTED = "lifted"
 
 
 def in_doubles(formula: Formula, element: str) -> Formula:
@@ -218,7 +232,7 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
         for step in formula.passes:
             found += [*_monoid_functions(step.monoid), step.close, step.start]
             found += [step.again.start] if step.again else []
-        found += [formula.finish, formula.apply, formula.counts]
+        found += [formula.finish, formula.apply, formula.counts, formula.from_lifted]
     else:
         found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
         found += [formula.finish, formula.prefix_start, formula.start, formula.end]
@@ -228,7 +242,7 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
 
 def names_read(formula: Formula) -> frozenset[str]:
     """Every name that a formula's functions ask for."""
-    return frozenset(n for f in functions_of(formula) for n in parameters(f))
+    return frozenset(n for f in functions_of(formula) for n in parameters(f)) - {LIFTED}
 
 
 def parameters(function: Callable) -> tuple[str, ...]:
@@ -274,4 +288,4 @@ def repeats(formula: Formula) -> bool:
 
 
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
-    return [monoid.lift, monoid.combine, monoid.counts] if monoid else []
+    return [monoid.lift, monoid.combine, monoid.counts, monoid.brief] if monoid else []

@@ -6,7 +6,17 @@ infinities are part of the formula.
 
 from __future__ import annotations
 
-from .folds import HELD_PRODUCT, LOG_TOTAL, PEAK, PRODUCT, TOTAL, TROUGH, add, log_of_state
+from .folds import (
+    FACTORS,
+    HELD_PRODUCT,
+    LOG_TOTAL,
+    PEAK,
+    PRODUCT,
+    TOTAL,
+    TROUGH,
+    add,
+    log_of_state,
+)
 from .primitives import (
     INF,
     NAN,
@@ -116,6 +126,10 @@ def product_itself(product_m, product_e):
     return ldexp(product_m, product_e)
 
 
+def plain_product(product):
+    return product
+
+
 def product_of_others(dy, before_m, before_e, product_m, product_e):
     return ldexp((before_m * product_m) * mantissa(dy), (before_e + product_e) + exponent(dy))
 
@@ -124,6 +138,7 @@ PROD = RowFormula(
     (Pass(PRODUCT),),
     finish=product_itself,
     in_doubles=RowFormula((Pass(HELD_PRODUCT),), finish=product_itself),
+    differentiable=RowFormula((Pass(FACTORS),), finish=plain_product),
 )
 PROD_BACKWARD = ScanFormula(
     PRODUCT,

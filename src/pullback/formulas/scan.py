@@ -21,6 +21,7 @@ from .folds import (
     PEAK,
     PRODUCT,
     TROUGH,
+    kept_or_not,
     log_of_state,
     recurrence,
     recurrence_in_runs,
@@ -28,7 +29,7 @@ from .folds import (
     scaled_recurrence,
     scaled_sum,
 )
-from .primitives import INF, NOWHERE, exp, exponent, isnan, ldexp, log, mantissa, where
+from .primitives import INF, NOWHERE, absolute, exp, exponent, isnan, ldexp, log, mantissa, where
 from .record import Monoid, Quiet, Scaled, ScanFormula, parameters
 from .runs import BEGINS, cut_into_runs
 
@@ -101,10 +102,10 @@ def at_borders(record: ScanFormula, reverse: bool) -> ScanFormula:
 
 
 cumsum = _forward(
-    Monoid(sum_step, recurrence, (1.0, 0.0), RECURRENCE),
+    Monoid(sum_step, kept_or_not, (1.0, 0.0), RECURRENCE),
     passed_itself,
     passed_in_run,
-    Monoid(sum_step_in_run, recurrence, (1.0, 0.0), RECURRENCE),
+    Monoid(sum_step_in_run, kept_or_not, (1.0, 0.0), RECURRENCE),
 )
 
 
@@ -114,7 +115,7 @@ def cumsum_backward(exclusive: bool, resets: bool, reverse: bool, **_: bool) -> 
     whole = not (exclusive or resets)
     return at_borders(
         ScanFormula(
-            Monoid(lift, recurrence, (1.0, 0.0), RECURRENCE),
+            Monoid(lift, kept_or_not, (1.0, 0.0), RECURRENCE),
             passed_itself if exclusive or whole else dy_and_passed,
             inclusive=whole,
             against=True,
@@ -285,20 +286,19 @@ def _extreme_backward(extreme: Monoid, beating: dict[str, Callable]) -> Callable
             step, gradient = exclusive_extreme_step, exclusive_extreme_gradient
         step, gradient = specialise(step, is_new=new), specialise(gradient, is_new=new)
         prefix = replace(extreme, state=("before",))
-        quiet: Quiet | None = Quiet(unless=new, lift=sum_step_backward)
         if resets:
             # The first of a run is the first there is.
-            step, gradient = (_first_of_run(f) for f in (step, gradient))
-            prefix, quiet = cut_into_runs(prefix, "border_before"), None
+            step, gradient, new = (_first_of_run(f) for f in (step, gradient, new))
+            prefix = cut_into_runs(prefix, "border_before")
         return at_borders(
             ScanFormula(
-                Monoid(step, recurrence, (1.0, 0.0), RECURRENCE),
+                Monoid(step, kept_or_not, (1.0, 0.0), RECURRENCE),
                 gradient,
                 inclusive=False,
                 against=True,
                 prefix=prefix,
                 # Where no extreme begins, all of dy is passed on.
-                quiet=quiet,
+                quiet=Quiet(unless=new, lift=sum_step_backward),
             ),
             reverse,
         )
@@ -351,10 +351,10 @@ def weighed_step(dy, y):
 
 
 def weighed_sum(base1, total1, base2, total2):
-    base = where((base2 <= base1) | isnan(base2), base2, base1)
-    down1 = where(base == base1, 1.0, exp(base - base1))
-    down2 = where(base == base2, 1.0, exp(base - base2))
-    return base, total1 * down1 + total2 * down2
+    down = where(base1 == base2, 1.0, exp(-absolute(base1 - base2)))
+    nearer = (base2 <= base1) | isnan(base2)
+    total = where(nearer, total1 * down + total2, total1 + total2 * down)
+    return where(nearer, base2, base1), total
 
 
 def exclusive_logcumsumexp_gradient(x, base, total):

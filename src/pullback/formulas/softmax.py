@@ -18,8 +18,12 @@ def exp_below_peak(x, peak):
 EXP_TOTAL = Monoid(exp_below_peak, add, (0.0,), ("total",))
 
 
+def share(lifted, total):
+    return lifted / total
+
+
 def softmax(x, peak, total):
-    return exp(x - peak) / total
+    return share(exp_below_peak(x, peak), total)
 
 
 def log_of_total(total):
@@ -42,6 +46,7 @@ def log_total_of_state(peak, total):
 SOFTMAX = RowFormula(
     (Pass(PEAK), Pass(EXP_TOTAL)),
     apply=softmax,
+    from_lifted=share,
     heavy=True,
     online=RowFormula(
         (Pass(LOG_TOTAL, total_of_state, ("peak", "total")),), apply=softmax, heavy=True

@@ -56,6 +56,7 @@ def cumsum(
     offsets: ArrayLike | None = None,
     reverse: bool = False,
     exclusive: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """cumsum: y[j] = Σ_{i≤j} x[i].
 
@@ -72,6 +73,7 @@ def cumprod(
     offsets: ArrayLike | None = None,
     reverse: bool = False,
     exclusive: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """cumprod: y[j] = Π_{i≤j} x[i].
 
@@ -88,6 +90,7 @@ def cummax(
     offsets: ArrayLike | None = None,
     exclusive: bool = False,
     ties: Literal["first", "last"] | Ties = "first",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """cummax: y[j] = max_{i≤j} x[i].
 
@@ -104,6 +107,7 @@ def cummin(
     offsets: ArrayLike | None = None,
     exclusive: bool = False,
     ties: Literal["first", "last"] | Ties = "first",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """cummin: y[j] = min_{i≤j} x[i].
 
@@ -119,6 +123,7 @@ def logcumsumexp(
     resets: ArrayLike | None = None,
     offsets: ArrayLike | None = None,
     exclusive: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """logcumsumexp: y[j] = log Σ_{i≤j} exp(x[i]).
 
@@ -135,6 +140,8 @@ def sum(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
     promote_integers: bool = True,
+    *,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """sum: y = Σ x.
 
@@ -150,6 +157,7 @@ def mean(
     keepdims: bool = False,
     *,
     where: ArrayLike | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """mean: y = Σ x / n.
 
@@ -166,6 +174,7 @@ def max(
     where: ArrayLike | None = None,
     *,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """max: y = max x.
 
@@ -182,6 +191,7 @@ def min(
     where: ArrayLike | None = None,
     *,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """min: y = min x.
 
@@ -198,6 +208,8 @@ def prod(
     initial: ArrayLike | None = None,
     where: ArrayLike | None = None,
     promote_integers: bool = True,
+    *,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """prod: y = Π x.
 
@@ -211,6 +223,7 @@ def norm2(
     *,
     where: ArrayLike | None = None,
     keepdims: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """norm2: y = √Σ x².
 
@@ -225,6 +238,8 @@ def logsumexp(
     keepdims: bool = False,
     return_sign: bool = False,
     where: ArrayLike | None = None,
+    *,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """logsumexp: y = log Σ exp(x).
 
@@ -242,6 +257,7 @@ def var(
     *,
     where: ArrayLike | None = None,
     correction: float | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
     mean: ArrayLike | None = None,
 ) -> Array:
     """var: y = Σ (x−mean)² / m, m = max(n−correction, 1).
@@ -260,6 +276,7 @@ def std(
     *,
     where: ArrayLike | None = None,
     correction: float | None = None,
+    axis_name: str | tuple[str, ...] | None = None,
     mean: ArrayLike | None = None,
 ) -> Array:
     """std: y = √(Σ (x−mean)² / m), m = max(n−correction, 1).
@@ -268,28 +285,42 @@ def std(
     Edges: no overflow or underflow inside; empty: NaN.
     """
 
-def softmax(x: ArrayLike, axis: int | Sequence[int] = -1, where: ArrayLike | None = None) -> Array:
+def softmax(
+    x: ArrayLike,
+    axis: int | Sequence[int] = -1,
+    where: ArrayLike | None = None,
+    *,
+    axis_name: str | tuple[str, ...] | None = None,
+) -> Array:
     """softmax: y = exp(x) / Σ exp(x).
 
     Gradient: dx = y·(dy − Σ y·dy).
     """
 
 def log_softmax(
-    x: ArrayLike, axis: int | Sequence[int] = -1, where: ArrayLike | None = None
+    x: ArrayLike,
+    axis: int | Sequence[int] = -1,
+    where: ArrayLike | None = None,
+    *,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """log_softmax: y = x − log Σ exp(x).
 
     Gradient: dx = dy − exp(y)·Σ dy.
     """
 
-def sparsemax(x: ArrayLike, axis: int | Sequence[int] = -1) -> Array:
+def sparsemax(
+    x: ArrayLike, axis: int | Sequence[int] = -1, *, axis_name: str | tuple[str, ...] | None = None
+) -> Array:
     """sparsemax: y = max(x − tau, 0), tau such that Σ y = 1.
 
     Gradient: dx = dy − mean of dy where y > 0.
     Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
     """
 
-def entmax15(x: ArrayLike, axis: int | Sequence[int] = -1) -> Array:
+def entmax15(
+    x: ArrayLike, axis: int | Sequence[int] = -1, *, axis_name: str | tuple[str, ...] | None = None
+) -> Array:
     """entmax15: y = max(x/2 − tau, 0)², tau such that Σ y = 1.
 
     Gradient: dx = √y·(dy − Σ √y·dy / Σ √y).
@@ -463,8 +494,10 @@ def linear_recurrence(
     *,
     initial: ArrayLike | None = None,
     resets: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
     reverse: bool = False,
     return_final: Literal[False] = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """linear_recurrence: y[t] = a[t]·y[t−1] + b[t], y[−1] = initial or 0.
 
@@ -480,8 +513,10 @@ def linear_recurrence(
     *,
     initial: ArrayLike | None = None,
     resets: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
     reverse: bool = False,
     return_final: Literal[True],
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> tuple[Array, Array]: ...
 def discounted_sum(
     x: ArrayLike,
@@ -490,6 +525,7 @@ def discounted_sum(
     done: ArrayLike | None = None,
     initial: ArrayLike | None = None,
     axis: int = -1,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """discounted_sum: y[t] = x[t] + γ[t]·(1−done[t])·y[t+1].
 
@@ -507,6 +543,7 @@ def gae(
     terminated: ArrayLike | None = None,
     truncated: ArrayLike | None = None,
     axis: int = -1,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> tuple[Array, Array]:
     """gae: A[t] = δ[t] + γλ·(1−(terminated or truncated))·A[t+1], δ[t] = r[t] + γ·(1−terminated)·v′[t] − v[t]; returns = A + v.
 
@@ -522,6 +559,7 @@ def cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> tuple[Array, Array]:
     """cross_entropy: loss = lse − (1−e)·x[target] − e·mean(x) + z·lse², lse = log Σ exp(x).
 
@@ -538,6 +576,7 @@ def amax(
     where: ArrayLike | None = None,
     *,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """max: y = max x.
 
@@ -554,6 +593,7 @@ def amin(
     where: ArrayLike | None = None,
     *,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """min: y = min x.
 
@@ -569,6 +609,7 @@ def cumlogsumexp(
     resets: ArrayLike | None = None,
     offsets: ArrayLike | None = None,
     exclusive: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """logcumsumexp: y[j] = log Σ_{i≤j} exp(x[i]).
 

@@ -122,6 +122,8 @@ for _name in ("add", "radd", "lt", "le", "gt", "ge", "ne", "and", "or"):
 
 
 class _Arrays(Namespace):
+    differentiates = True
+
     def number(self, value: Any) -> Number:
         return Number(value)
 

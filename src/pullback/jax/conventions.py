@@ -84,6 +84,12 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     "correction": {"default": None, "doc": "Another name for ddof; give one of them."},
 }
 _DDOF = Parameter("ddof", parse.correction, 0, doc="What is subtracted from the count.")
+_AXIS_NAME = Parameter(
+    "axis_name",
+    parse.flag,
+    None,
+    doc="Inside jax.shard_map: the mesh axis, or axes, over which the op's axis is cut.",
+)
 _UNIQUE = Parameter(
     "unique_indices", parse.flag, False, is_positional=True, doc="Accepted and not needed."
 )
@@ -191,6 +197,8 @@ def _parameters(pair: Pair) -> Iterator[Parameter]:
             yield from (_UNIQUE, _BUCKET_SIZE, _MODE)
         if p.name == "keepdims" and pair.forward.kind in BEGINS:
             yield _INITIAL
+    if pair.forward.parameter("axis") is not None:
+        yield _AXIS_NAME
     yield from only_theirs(pair)
 
 

@@ -79,7 +79,13 @@ class Function:
         self.pairs: dict[Any, Pair] = {}
         forgets(self.pairs.clear)
 
-    def __call__(self, given: Arrays, parameters: dict[str, Any], key: tuple[Any, ...]) -> Any:
+    def __call__(
+        self,
+        given: Arrays,
+        parameters: dict[str, Any],
+        key: tuple[Any, ...],
+        axis_name: Any = None,
+    ) -> Any:
         """The results.
 
         Parameters
@@ -90,6 +96,8 @@ class Function:
             Parsed parameters by the catalog's names; None where an array stands for one.
         key
             What the parameters are looked up by.
+        axis_name
+            The mesh axes over which the op's axis is cut.
         """
         arrays = {name: _typed(array, self.operands[name]) for name, array in given.items()}
         shape = self._stretch(arrays)
@@ -99,6 +107,8 @@ class Function:
             parameters, shape = {**parameters, "axis": 0}, (math.prod(shape),)
         if self.cuts:
             return self._run_segments(arrays, shape, parameters, key)
+        if axis_name is not None:
+            return self._run_shard(arrays, shape, parameters, key, axis_name)
         if self.marks is not None and self.marks.name in arrays:
             self._mark_borders(self.marks, arrays, shape, parameters["axis"])
         pair = self._known(arrays, shape, parameters, key)
@@ -205,7 +215,7 @@ class Function:
     def _run(self, pair: Pair, arrays: Arrays) -> Arrays:
         """The outputs that are asked for, by name."""
         operands = {
-            n: arrays[n] if arrays[n].shape == shape else self._fitted(n, arrays[n], pair)
+            n: arrays[n] if arrays[n].shape == shape else self._fitted(n, arrays[n], pair, shape)
             for n, shape in pair.shapes.items()
         }
         if len(operands) > 1:
@@ -214,13 +224,47 @@ class Function:
         made = dict(zip(pair.outputs, results, strict=True))
         return made if pair.asked == pair.outputs else {n: made[n] for n in pair.asked}
 
-    def _fitted(self, name: str, array: Any, pair: Pair) -> Any:
+    def _run_shard(
+        self,
+        arrays: Arrays,
+        shape: Shape,
+        parameters: dict[str, Any],
+        key: tuple[Any, ...],
+        axis_name: Any,
+    ) -> Any:
+        """The results of this device's shard, of arrays whose axis is cut over devices."""
+        if self.marks is not None and self.marks.name in arrays:
+            raise UnsupportedError(
+                f"{self.marks.name}: not taken with axis_name; give {self.marks.symbol} instead"
+            )
+        names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+        count = math.prod(jax.lax.axis_size(n) for n in names)
+        axes = parse.normalized_axes(parameters["axis"], len(shape), "axis")
+        if not axes:
+            raise InvalidProblemError("axis_name: expected an array with an axis to cut, got none")
+        at = axes[0]
+        whole = tuple(n * count if d == at else n for d, n in enumerate(shape))
+        pair = self._known(arrays, whole, parameters, key)
+        operands = {}
+        for name, wanted in pair.shapes.items():
+            is_cut = self.operands[name].role is Role.ELEMENT
+            local = shape if is_cut else wanted
+            operands[name] = self._fitted(name, arrays[name], pair, local)
+        from .shards import run_shard  # Numba comes with it
+
+        results = run_shard(pair, operands, names, count, at, shape)
+        if pair.of_rows and not parameters.get("keepdims"):
+            for name in [n for n in pair.of_rows if n in results]:
+                results[name] = jnp.squeeze(results[name], pair.forward.axes)
+        return _one_or_all(results)
+
+    def _fitted(self, name: str, array: Any, pair: Pair, wanted: Shape) -> Any:
         """An operand of as many dimensions as the problem has.
 
         Where gradients flow it is stretched to its full shape, so that JAX sums them.
         """
         operand, problem = self.operands[name], pair.forward
-        wanted, axes = pair.shapes[name], problem.axes
+        axes = problem.axes
         rank = len(wanted)
         if operand.role is Role.ROW and array.ndim == rank - len(axes):
             array = jnp.expand_dims(array, axes)
@@ -237,7 +281,7 @@ class Function:
             along = axes[0]
             if own[along] != wanted[along]:
                 raise InvalidProblemError(
-                    f"{name}: expected {problem.extent} elements along the axis of the scan, got 1"
+                    f"{name}: expected {wanted[along]} elements along the axis of the scan, got 1"
                 )
         if name in pair.variables:
             return jnp.broadcast_to(array, wanted)
@@ -433,7 +477,8 @@ def _body(kind: Rows, row: Op) -> list[str]:
     data = {p.name for p in kind.parameters if p.is_data}
     keys = "".join(f"repr({n}), " if s in data else f"{n}, " for s, n in named.items())
     held = ", ".join(f"{source!r}: {name}" for source, name in named.items())
-    call = f"run(arrays, {{{held}}}, ({keys}))"
+    more = ", axis_name" if row.parameter("axis_name") else ""
+    call = f"run(arrays, {{{held}}}, ({keys}){more})"
     if row.parameter("mode"):
         lines.append("check_mode(mode, 'mode')")
     if op.kind in BEGINS:

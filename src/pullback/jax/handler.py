@@ -8,6 +8,7 @@ compiled by another one. The structs of XLA's C API (``xla/ffi/api/c_api.h``) ar
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -142,7 +143,7 @@ def _stack(context):
 
 # XLA flushes subnormal numbers to zero on its threads; kernels keep them, as they do under NumPy.
 # The plain mode is what Python's threads have: rounding to nearest, nothing flushed.
-_PLAIN_MODE = 0x1F80 if MACHINE in ("x86_64", "amd64") else 0
+PLAIN_MODE = 0x1F80 if MACHINE in ("x86_64", "amd64") else 0
 
 
 @intrinsic
@@ -245,7 +246,7 @@ def _find(identity):
 def _work(job):
     """Claim and run chunks until none is left."""
     mode = _get_float_mode()
-    _set_float_mode(_PLAIN_MODE)
+    _set_float_mode(PLAIN_MODE)
     run_chunks(job, ALL)
     _set_float_mode(mode)
 
@@ -267,6 +268,16 @@ def _task(job):
     _work(job)
     let_go(job, 1)
 
+
+@_native("int64(int64)")
+def _swap(mode):
+    before = _get_float_mode()
+    _set_float_mode(mode)
+    return before
+
+
+# How this thread rounds and whether it keeps subnormal numbers: sets it, and returns what it was.
+swap_float_mode = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(_swap.address)
 
 _TASK_SYMBOL = "pullback_jax_task"
 llvm.add_symbol(_TASK_SYMBOL, _task.address)
@@ -338,7 +349,7 @@ def _launch(frame, program):
             enough = _share(api, context, function, block, units, threads) and enough
         else:
             mode = _get_float_mode()
-            _set_float_mode(_PLAIN_MODE)
+            _set_float_mode(PLAIN_MODE)
             call_kernel(function, block, 0, units)
             _set_float_mode(mode)
     call_1(_release(), block)

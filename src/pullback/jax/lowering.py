@@ -110,8 +110,11 @@ def lower_on_cpu(
     problem = pair.problem(direction, inputs)
     if is_exported(ctx):
         return lower_formula(ctx, *operands, problem=problem, inputs=inputs, outputs=outputs)
-    from . import launches
+    from . import launches, partition
 
+    if partition.is_partitioned(ctx.module_context) and ffi_problem() is None:
+        call = partition.partitioned(pair, direction, inputs, outputs)
+        return mlir.lower_fun(call, multiple_results=True)(ctx, *operands)
     avals = dict(zip((*inputs, *outputs), (*ctx.avals_in, *ctx.avals_out), strict=True))
     shapes = {n: (a.shape, np.dtype(a.dtype)) for n, a in avals.items()}
     results = list(ctx.avals_out)

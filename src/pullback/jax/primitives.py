@@ -22,7 +22,7 @@ from ..core.elements import ELEMENTS
 from ..core.problem import Problem
 from ..errors import UnsupportedError
 from ..formulas.arrays import evaluate
-from . import lowering
+from . import lowering, partition
 from .arrays import JAX
 from .pairs import Pair, batched, repeated
 
@@ -75,21 +75,28 @@ def dtype_of(problem: Problem, name: str) -> np.dtype[Any]:
     return np.dtype(jax.dtypes.canonicalize_dtype(named))
 
 
-def _abstract(problem: Problem, outputs: Sequence[str], like: Any) -> list[Any]:
-    return [
-        like.update(shape=problem.shape_of(n), dtype=dtype_of(problem, n), weak_type=False)
-        for n in outputs
-    ]
+def _abstract(
+    problem: Problem, outputs: Sequence[str], like: Any, shardings: Sequence[Any]
+) -> list[Any]:
+    found = []
+    for n, sharding in zip(outputs, shardings, strict=True):
+        more = {} if sharding is None else {"sharding": sharding}
+        dtype = dtype_of(problem, n)
+        found.append(like.update(shape=problem.shape_of(n), dtype=dtype, weak_type=False, **more))
+    return found
 
 
 @run_p.def_abstract_eval
 def _run_abstract(*operands, pair, direction, inputs, outputs):
-    return _abstract(pair.problem(direction, inputs), outputs, operands[0])
+    shardings = partition.Rules(pair, direction, inputs, outputs).typed(operands)
+    return _abstract(pair.problem(direction, inputs), outputs, operands[0], shardings)
 
 
 @tangent_p.def_abstract_eval
 def _tangent_abstract(*operands, pair, variables):
-    return _abstract(pair.forward, pair.moves, operands[0])
+    names = (*variables, *pair.residuals)
+    shardings = partition.Rules(pair, "forward", names, pair.moves).typed(operands)
+    return _abstract(pair.forward, pair.moves, operands[0], shardings)
 
 
 def _compiled(primitive: Primitive, pair: Pair, **parameters: Any) -> Any:
@@ -358,6 +365,7 @@ ad.primitive_transposes[run_p] = _run_transpose
 ad.primitive_transposes[tangent_p] = _tangent_transpose
 batching.primitive_batchers[run_p] = _run_batch
 batching.primitive_batchers[tangent_p] = _tangent_batch
+partition.tell_devices(run_p)
 mlir.register_lowering(run_p, lowering.lower_elsewhere)
 mlir.register_lowering(run_p, lowering.lower_on_cpu, platform="cpu")
 mlir.register_lowering(tangent_p, mlir.lower_fun(_pushed, multiple_results=True))

@@ -30,7 +30,7 @@ from ..formulas.record import Formula, Monoid, RowFormula, functions_of, is_poin
 
 # Parameters that tell a size which a case has anyway.
 SIZES = ("shape", "num_inputs", "num_segments")
-# What a parameter without a default is, where nobody says.
+# What a parameter without a default is, where neither the caller nor its row says.
 _USUAL: Mapping[Any, Any] = {
     parse.real: 0.25,
     parse.fraction: 0.75,
@@ -99,7 +99,7 @@ class Case:
         held = {p.name: parameters[p.name] for p in op.parameters if p.name in parameters}
         for p in op.parameters:
             if p.default is REQUIRED and p.name not in SIZES:
-                held.setdefault(p.name, _USUAL.get(p.parse))
+                held.setdefault(p.name, _USUAL.get(p.parse) if p.usual is None else p.usual)
         cutting = cuts(op)
         if not cutting:
             return cls(op, element, shape, held, given)

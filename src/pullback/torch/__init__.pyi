@@ -486,6 +486,7 @@ def linear_recurrence(
     *,
     initial: Tensor | None = None,
     resets: Tensor | None = None,
+    offsets: Tensor | None = None,
     reverse: bool = False,
     return_final: Literal[False] = False,
 ) -> Tensor:
@@ -503,6 +504,7 @@ def linear_recurrence(
     *,
     initial: Tensor | None = None,
     resets: Tensor | None = None,
+    offsets: Tensor | None = None,
     reverse: bool = False,
     return_final: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...

@@ -19,6 +19,8 @@ ELEMENTS = {getattr(torch, e.dtype.name): e.name for e in elements.ELEMENTS.valu
 
 
 class _Tensors(Namespace):
+    differentiates = True
+
     def cast(self, array: Tensor, dtype: torch.dtype) -> Tensor:
         return array.to(dtype)
 

@@ -19,6 +19,7 @@ from . import arguments
 from .forms import as_tuple, one_dim
 from .launches import PLAIN
 from .operations import Kind, Operation
+from .shards import gathered_whole, is_sharded, replicated
 
 
 def with_more(operation: Operation, params: tuple[Any, ...], x: Tensor) -> Any:
@@ -72,6 +73,10 @@ def _borders(offsets: Tensor, x: Tensor, dim: int, name: str) -> Tensor:
     if in_memory and not is_compiling() and not transforms_active():
         marks = borders(offsets, shape, dim, name)
         return torch.as_tensor(marks, device=x.device)
+    if is_sharded(x):
+        # The same for every process; each takes its part where the dimension is sharded.
+        whole = gathered_whole(offsets)
+        return replicated(torch.as_tensor(borders(whole, shape, dim, name)), x)
     extent = shape[dim] if shape else 1
     none = torch.zeros(extent + 1, dtype=torch.bool, device=x.device)
     along = none.index_fill(0, offsets[:-1].long(), True)[:extent]

@@ -51,6 +51,7 @@ from .forms import Form, Parameters, as_tuple, unpacked
 from .launches import PLAIN, ByFunction, Launcher, check_dense
 from .library import define
 from .paths import Path, backward_form
+from .shards import give_rules, is_sharded
 
 _WITHOUT_MEMORY = (FakeTensor, FunctionalTensor)
 
@@ -236,6 +237,18 @@ class Operation:
         self.op: Any = self._registered.usual
         self.op_backward: Any = registered_backward and registered_backward.usual
 
+    @property
+    def registered(self) -> list[tuple[Form, Any]]:
+        """The ops in torch's library, each with its form."""
+        sides = ((self.forward, self._registered), (self.backward, self._registered_backward))
+        return [
+            (form, op)
+            for form, held in sides
+            if form is not None
+            for op in (held.usual, held.unchecked)
+            if op is not None
+        ]
+
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The forward."""
         if self.backward is None:
@@ -303,6 +316,7 @@ class Operation:
             return self.reference(*tensors, *params)
         if is_compiling():
             if not transforms_active():
+                give_rules(self)
                 return self._registered.chosen(params)(*tensors, *params)
             is_served = self._is_served(self.forward, params)
             return (self.reference if is_served else self._in_graph)(*tensors, *params)
@@ -397,6 +411,11 @@ class Operation:
         """A call on tensors that are not plain CPU memory, or that a mode wants to see."""
         check_dense(tensors)
         params = self.forward.canonical(params, tensors)
+        if any(map(is_sharded, tensors)):
+            give_rules(self)
+            if self.is_for_torch(self.forward, params, tensors):
+                return self.reference(*tensors, *params)
+            return self._registered.chosen(params)(*tensors, *params)
         unknown = any(type(t) not in PLAIN and not isinstance(t, _WITHOUT_MEMORY) for t in tensors)
         if unknown or self.is_for_torch(self.forward, params, tensors):
             return self.reference(*tensors, *params)

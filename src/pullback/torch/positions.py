@@ -16,6 +16,8 @@ from torch.compiler import is_compiling
 
 from ..threads import get_num_threads
 from .arrays import ELEMENTS
+from .shard_positions import positions_of_shards
+from .shards import is_sharded
 
 _cummax, _cummin = torch.cummax, torch.cummin
 # The bits of infinity, above which lie the NaNs.
@@ -31,6 +33,8 @@ def positions(x: Tensor, y: Tensor, dim: int, reverse: bool, ties: str) -> Tenso
     """Index along ``dim`` of the element of ``x`` that holds the running extreme ``y``."""
     if x.dim() == 0:
         return torch.zeros((), dtype=torch.int64, device=x.device)
+    if is_sharded(y):
+        return positions_of_shards(x, y, dim, reverse, ties, positions, _same)
     if x.numel() == 0:
         return torch.empty(x.shape, dtype=torch.int64, device=x.device)
     if (

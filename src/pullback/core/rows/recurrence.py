@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...formulas import recurrence
 from .. import parse
 from ..declare import Op, Operand, Parameter, Role, Text, Type
-from .shared import AXIS, DX, DY, RESETS, REVERSE, SAVED_Y, X, Y
+from .shared import AXIS, DX, DY, RESETS, REVERSE, RUN_OFFSETS, SAVED_Y, X, Y
 
 KEYWORD_AXIS = replace(AXIS, is_positional=False)
 
@@ -26,7 +26,12 @@ RETURN_FINAL = Parameter(
     "return_final", parse.flag, False, doc="Give the final state too, as float64."
 )
 DISCOUNT = Parameter(
-    "discount", parse.real, is_data=True, is_positional=True, doc="A number, or one for each step."
+    "discount",
+    parse.real,
+    is_data=True,
+    is_positional=True,
+    doc="A number, or one for each step.",
+    usual=0.99,
 )
 DISCOUNTS = Operand("discount", optional=True, broadcasts=True, doc=DISCOUNT.doc)
 
@@ -48,7 +53,7 @@ ROWS = (
             "a = 0 cuts, inf and NaN before it included; a state of 0 passes nothing on",
             ("linear_recurrence(np.full(3, 0.5), np.ones(3))", "array([1.  , 1.5 , 1.75])"),
         ),
-        (A, B, INITIAL, RESETS),
+        (A, B, INITIAL, RESETS, RUN_OFFSETS),
         (Y, FINAL),
         recurrence.linear_recurrence,
         (AXIS, REVERSE, RETURN_FINAL),
@@ -67,7 +72,15 @@ ROWS = (
                 "(array([0. , 1.5, 1.5]), array([1.75, 1.5 , 1.  ]), None)",
             ),
         ),
-        (DY, replace(A, doc="As in the forward."), SAVED_Y, INITIAL, D_FINAL, RESETS),
+        (
+            DY,
+            replace(A, doc="As in the forward."),
+            SAVED_Y,
+            INITIAL,
+            D_FINAL,
+            RESETS,
+            RUN_OFFSETS,
+        ),
         (
             Operand("da", doc="Gradient with respect to a, of the full shape."),
             Operand("db", doc="Gradient with respect to b."),
@@ -139,7 +152,9 @@ ROWS = (
         ),
         recurrence.gae,
         (
-            Parameter("gamma", parse.fraction, is_data=True, doc="The discount, from 0 to 1."),
+            Parameter(
+                "gamma", parse.fraction, is_data=True, doc="The discount, from 0 to 1.", usual=0.99
+            ),
             Parameter(
                 "lam", parse.fraction, is_data=True, doc="How far ahead to look, from 0 to 1."
             ),

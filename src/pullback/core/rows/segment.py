@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...formulas import reduce, segment, softmax
 from ...formulas.primitives import INF
-from ...formulas.product import PRODUCT_BY_COUNTS
+from ...formulas.product import SEGMENT_PRODUCT_BY_COUNTS
 from ...formulas.record import Formula
 from .. import parse
 from ..declare import Op, Operand, Parameter, Role, Text, Type
@@ -218,7 +218,7 @@ ROWS = (
             _shown_back("prod", "[[2.0], [4.0]]", "array([[4.],\n       [1.],\n       [1.]])"),
         ),
         reduce.PROD,
-        PRODUCT_BY_COUNTS,
+        SEGMENT_PRODUCT_BY_COUNTS,
         _SAVES,
     ),
     *declare_segment(

@@ -164,12 +164,12 @@ def axis_offset(context, block, operand, index):
     return types.int64(types.int64, types.int64, types.int64), codegen
 
 
-def emit_prefetch(builder, address):
+def emit_prefetch(builder, address, to_write=False):
     """Ask for the cache line at an address, which need not be there."""
     byte = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
     ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-    builder.call(ask, [builder.inttoptr(address, byte), I32(0), I32(3), I32(1)])
+    builder.call(ask, [builder.inttoptr(address, byte), I32(int(to_write)), I32(3), I32(1)])
 
 
 @intrinsic

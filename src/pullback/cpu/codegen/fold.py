@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -76,6 +78,7 @@ class States:
         identity = [zero_exponent if v == NOWHERE else v for v in monoid.identity]
         self._constants = constant_components(monoid, identity, primitives, start)
         self._combine = traced(monoid.combine, primitives)
+        self.brief = monoid.brief and traced(monoid.brief, primitives)
         self._components = range(len(monoid.state))
         self.carried = [k for k in self._components if k not in self._constants]
         self.names = tuple(monoid.state[k] for k in self.carried)
@@ -85,9 +88,13 @@ class States:
 
     def combine(self, builder, earlier, later) -> list:
         """Two states as one."""
-        found = as_tuple(
-            self._combine(*self._whole(builder, earlier), *self._whole(builder, later))
-        )
+        return self._joined(self._combine, builder, earlier, later)
+
+    def combine_briefly(self, builder, earlier, later) -> list:
+        return self._joined(self.brief, builder, earlier, later)
+
+    def _joined(self, function, builder, earlier, later) -> list:
+        found = as_tuple(function(*self._whole(builder, earlier), *self._whole(builder, later)))
         return [found[k].v for k in self.carried]
 
     def _whole(self, builder, values) -> list:
@@ -98,11 +105,12 @@ class States:
             for k in self._components
         ]
 
-    def shifted(self, builder, items, downwards: bool) -> list:
-        """Every lane's state from the lane before it; the identity where none is."""
+    def moved_on(self, builder, items, first, downwards: bool) -> list:
+        """Every lane's state from the lane before it; that of ``first`` where none is."""
         back = 1 if downwards else -1
-        order = [k if 0 <= k < LANES else LANES for k in range(back, LANES + back)]
-        pairs = zip(items, self.identity, strict=True)
+        # The end of ``first`` that is next to the others: one instruction aligns the two.
+        order = [k if 0 <= k < LANES else LANES + k % LANES for k in range(back, LANES + back)]
+        pairs = zip(items, first, strict=True)
         return [builder.shuffle_vector(v, e, constant(order, I32)) for v, e in pairs]
 
     def last_lane(self, builder, items, downwards: bool) -> list:
@@ -127,7 +135,10 @@ class Fold:
             monoid.lift, primitives, full, row, known, len(monoid.state), states.carried
         )
         self._emit_whole_lift = element_emitter(monoid.lift, primitives, full, row, known)
-        self.combine, self.identity = combined(states), identity_of(states)
+        self.combine, self.identity = combined(states.combine, states), identity_of(states)
+        # With a few elements before the next is combined; None without.
+        self.brief: Any = combined(states.combine_briefly, states) if states.brief else None
+        self.briefly = monoid.briefly if states.brief else 0
         self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
         self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
@@ -136,6 +147,12 @@ class Fold:
 
     def lane_scan(self, downwards: bool, inclusive: bool):
         return scanned_lanes(self._states, downwards, inclusive)
+
+    def lane_scans(self, downwards: bool):
+        return scanned_side_by_side(self._states, downwards)
+
+    def moved_on(self, downwards: bool):
+        return lanes_moved_on(self._states, downwards)
 
     def lane_total(self, downwards: bool):
         return total_of_lanes(self._states, downwards)
@@ -155,14 +172,14 @@ class Fold:
         return list(self._states.identity)
 
 
-def combined(states: States):
+def combined(join: Callable, states: States):
     """``combine(a, b)``: the state a, then the state b."""
     kind = states.kind
 
     @intrinsic
     def combine(context, a, b):
         def codegen(ctx, builder, sig, args):
-            items = states.combine(builder, *(unpack(builder, v) for v in args))
+            items = join(builder, *(unpack(builder, v) for v in args))
             return ctx.make_tuple(builder, kind, items)
 
         return kind(kind, kind), codegen
@@ -203,17 +220,15 @@ def joined_lanes(states: States):
     return join_lanes
 
 
-def scanned_lanes(states: States, downwards: bool, inclusive: bool):
-    """``scan_lanes(a)``: each lane with (or without) its own, and all eight in every lane.
+def lane_steps(states: States, downwards: bool) -> list[Callable]:
+    """The steps of a scan of the lanes: ``step(builder, items)`` joins the halves of one size.
 
     Halves join by ``last_before``, a tree of fixed shape, which :func:`scanned_eight` builds over
     eight states one after the other.
     """
-    kind = states.kind
-    pair = types.Tuple((kind, kind))
     turns = range(LANES - 1, -1, -1) if downwards else range(LANES)
 
-    def with_lower_half(builder, items, half):
+    def with_lower_half(half, builder, items):
         sources = [last_before(turn, half) for turn in turns]
         order = [lane if s is None else turns[s] for lane, s in enumerate(sources)]
         earlier = [shuffle(builder, v, order) for v in items]
@@ -221,21 +236,72 @@ def scanned_lanes(states: States, downwards: bool, inclusive: bool):
         both = states.combine(builder, earlier, items)
         return [builder.select(has, x, y) for x, y in zip(both, items, strict=True)]
 
+    return [partial(with_lower_half, half) for half in HALVES]
+
+
+def scanned_lanes(states: States, downwards: bool, inclusive: bool):
+    """``scan_lanes(a)``: each lane with (or without) its own, and all eight in every lane."""
+    kind, steps = states.kind, lane_steps(states, downwards)
+    pair = types.Tuple((kind, kind))
+
     @intrinsic
     def scan_lanes(context, a):
         def codegen(ctx, builder, sig, args):
             items = unpack(builder, args[0])
-            for half in HALVES:
-                items = with_lower_half(builder, items, half)
+            for step in steps:
+                items = step(builder, items)
             total = states.last_lane(builder, items, downwards)
             if not inclusive:
-                items = states.shifted(builder, items, downwards)
+                items = states.moved_on(builder, items, states.identity, downwards)
             parts = [ctx.make_tuple(builder, kind, v) for v in (items, total)]
             return ctx.make_tuple(builder, pair, parts)
 
         return pair(kind), codegen
 
     return scan_lanes
+
+
+def scanned_side_by_side(states: States, downwards: bool):
+    """``scan_lanes(chunks)``: inclusive scans of several chunks, step by step, and their totals.
+
+    One after the other they would be chains that wait for each other's instructions to be done.
+    """
+    kind, steps = states.kind, lane_steps(states, downwards)
+
+    @intrinsic
+    def scan_lanes(context, chunks):
+        pair = types.Tuple((chunks, chunks))
+
+        def codegen(ctx, builder, sig, args):
+            found = [unpack(builder, chunk) for chunk in unpack(builder, args[0])]
+            for step in steps:
+                found = [step(builder, items) for items in found]
+            totals = [states.last_lane(builder, items, downwards) for items in found]
+            parts = [
+                ctx.make_tuple(builder, chunks, [ctx.make_tuple(builder, kind, v) for v in made])
+                for made in (found, totals)
+            ]
+            return ctx.make_tuple(builder, pair, parts)
+
+        return pair(chunks), codegen
+
+    return scan_lanes
+
+
+def lanes_moved_on(states: States, downwards: bool):
+    """``moved_on(a, first)``: each lane has what the one before it had, the first has ``first``."""
+    kind = states.kind
+
+    @intrinsic
+    def moved_on(context, a, first):
+        def codegen(ctx, builder, sig, args):
+            items, outside = (unpack(builder, v) for v in args)
+            moved = states.moved_on(builder, items, outside, downwards)
+            return ctx.make_tuple(builder, kind, moved)
+
+        return kind(kind, kind), codegen
+
+    return moved_on
 
 
 def total_of_lanes(states: States, downwards: bool):

@@ -7,7 +7,8 @@ Which of the two a kernel is built for is a compile key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 
 from llvmlite import ir
 from numba import types
@@ -441,6 +442,49 @@ class Operands:
                 return ctx.get_dummy_value()
 
             return types.void(addresses, types.int64), codegen
+
+        return ask
+
+    def packed_twin(self) -> Operands:
+        """The same operands with the promise that columns are packed; who reads asks first."""
+        twin = copy(self)
+        twin.packed = True
+        twin.fetch_columns = twin._straight_fetch(twin.full_at)
+        twin.put_columns = twin._straight_put(twin.finished)
+        return twin
+
+    def all_packed(self):
+        """``packed(strides)``: whether these are those of packed full operands and outputs."""
+        edges, places = self.edges, (*self.full_at, *self.output_at)
+
+        @intrinsic
+        def packed(context, strides):
+            def codegen(ctx, builder, sig, args):
+                steps, answer = unpack(builder, args[0]), ir.IntType(1)(1)
+                for o in places:
+                    same = builder.icmp_signed("==", steps[o], I64(edges[o].item))
+                    answer = builder.and_(answer, same)
+                return answer
+
+            return types.boolean(strides), codegen
+
+        return packed
+
+    def ask_columns(self, places, to_write: bool, columns: Sequence[int] = (0,)):
+        """``ask(addresses, strides, column)``: for the lines of some columns from there on."""
+
+        @intrinsic
+        def ask(context, addresses, strides, column):
+            def codegen(ctx, builder, sig, args):
+                bases, steps = (unpack(builder, a) for a in args[:2])
+                for o in places:
+                    for k in columns:
+                        at = builder.add(args[2], I64(k))
+                        place = builder.add(bases[o], builder.mul(at, steps[o]))
+                        emit_prefetch(builder, place, to_write)
+                return ctx.get_dummy_value()
+
+            return types.void(addresses, strides, types.int64), codegen
 
         return ask
 

@@ -55,6 +55,7 @@ class BoundPass:
 
     Of ``operands`` that may be computed on float32 lanes it has ``lift_pair`` where that pays: the
     states of sixteen packed elements at a time, along a row or, if ``boxed``, of as many columns.
+    If it ``keeps`` what is lifted, ``apply`` finds it there.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class BoundPass:
         operands: Operands,
         known,
         boxed: Boxed | None = None,
+        keeps: bool = False,
     ):
         full, row = operands.full, operands.row
         primitives = primitives_for(element)
@@ -76,11 +78,12 @@ class BoundPass:
             self.first = _first_values(again, primitives, row, known, len(step.gives))
             known = known + step.gives
             self.rests = _resting(len(known), [known.index(n) for n in again.moving])
-        self.fold = None
+        self.fold, self.monoid = None, step.monoid
         if step.monoid:
             self.fold = Fold(step.monoid, primitives, full, row, known, step.start)
             self.begin = state_in_front(step.start, step.monoid, self.fold, row)
         self.lift_pair: Any = None
+        self.keeps = keeps
         tried = step.monoid if operands.singles else None
         call = lift_call(formula, tried, full, row, known) if tried else None
         if call and step.monoid and self.fold:
@@ -88,9 +91,7 @@ class BoundPass:
             self.fold.lift = per_eight(call, function, primitives, operands, known, carried)
             if operands.packed and not any(n.endswith("_before") for n in full):
                 rows = boxed or Spread()
-                self.lift_pair = lift_sixteen(
-                    call, step.monoid, primitives, operands, known, carried, rows
-                )
+                self.lift_pair = lift_sixteen(call, operands, carried, rows, keeps)
         state = step.monoid.state if step.monoid else ()
         names = step.names
         after = vectors(kept + len(names))

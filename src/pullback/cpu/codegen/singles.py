@@ -18,7 +18,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ...formulas.bind import Binder
-from .lanes import I1, I32
+from .lanes import I1, I32, Comparable, compared
 
 FLOAT = ir.FloatType()
 
@@ -107,9 +107,11 @@ class Trace:
         """What a formula gave, as vectors; doubtful where not finite."""
         found = []
         for value in values:
-            v = _single(self, value).whole()
-            size = self.call("llvm.fabs", v)
-            self.doubt(self.builder.not_(self.compare("<", size, self.number(math.inf))))
+            number = _single(self, value)
+            v = number.whole()
+            if not number.finite:
+                size = self.call("llvm.fabs", v)
+                self.doubt(self.builder.not_(self.compare("<", size, self.number(math.inf))))
             found.append(v)
         return found
 
@@ -156,20 +158,21 @@ class Condition:
         raise TypeError("a formula must use where(), not if: lanes may differ")
 
 
-class Single:
+class Single(Comparable):
     """A number per lane: ``v``, with ``low`` beside it where that is not all.
 
     ``exact`` unless it has been rounded; ``parts`` are what a rounded sum is one of, ``factors``
-    what a product is one of.
+    what a product is one of. ``finite`` where every lane is, or doubtful already.
     """
 
-    __slots__ = ("exact", "factors", "low", "parts", "trace", "v")
+    __slots__ = ("exact", "factors", "finite", "low", "parts", "trace", "v")
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, trace: Trace, v, low=None, exact: bool = True):
         self.trace, self.v, self.low, self.exact = trace, v, low, exact
         self.parts: tuple | None = None
         self.factors: tuple | None = None
+        self.finite = False
 
     def whole(self):
         return self.v if self.low is None else self.trace.builder.fadd(self.v, self.low)
@@ -201,37 +204,11 @@ class Single:
     def __rtruediv__(self, other):
         return _quotient(_single(self.trace, other), self)
 
-    def _compare(self, sign, other, ordered=True):
+    def _compare(self, sign, other):
         other = _single(self.trace, other)
         if self.low is not None or other.low is not None or not (self.exact and other.exact):
             raise NotInSingles("a comparison of rounded numbers")
-        builder = self.trace.builder
-        compare = builder.fcmp_ordered if ordered else builder.fcmp_unordered
-        return Condition(self.trace, compare(sign, self.v, other.v))
-
-    def __eq__(self, other):
-        return self._compare("==", other)
-
-    def __ne__(self, other):
-        return self._compare("!=", other, ordered=False)
-
-    def __lt__(self, other):
-        return self._compare("<", other)
-
-    def __le__(self, other):
-        return self._compare("<=", other)
-
-    def __gt__(self, other):
-        return self._compare(">", other)
-
-    def __ge__(self, other):
-        return self._compare(">=", other)
-
-    def __and__(self, other):
-        return _condition(self) & other
-
-    def __or__(self, other):
-        return _condition(self) | other
+        return Condition(self.trace, compared(self.trace.builder, sign, self.v, other.v))
 
 
 def _condition(value) -> Condition:
@@ -341,9 +318,9 @@ def exp(x):
     if not all(part.exact for part in x.parts or (x,)):
         raise NotInSingles("exp of a rounded number")
     trace, builder = x.trace, x.trace.builder
-    outside = trace.compare(">", trace.call("llvm.fabs", x.v), trace.number(EXP_LIMIT))
+    inside = trace.compare("<=", trace.call("llvm.fabs", x.v), trace.number(EXP_LIMIT))
     far_below = trace.compare("<", x.v, trace.number(NOTHING))
-    trace.doubt(builder.and_(outside, builder.not_(far_below)))
+    trace.doubt(builder.not_(builder.or_(inside, far_below)))
     magic = trace.fma(x.v, trace.number(INVERSE_LN2), trace.number(EXPONENT_MAGIC))
     k = builder.fsub(magic, trace.number(EXPONENT_MAGIC))
     r = trace.fma(k, trace.number(-LN2_HIGH), x.v)
@@ -360,7 +337,9 @@ def exp(x):
     field = builder.bitcast(magic, ir.VectorType(I32, trace.count))
     power = builder.shl(field, field.type([23] * trace.count))
     v = builder.fmul(p, builder.bitcast(power, trace.kind))
-    return trace.single(builder.select(outside, trace.number(0.0), v), exact=False)
+    made = trace.single(builder.select(inside, v, trace.number(0.0)), exact=False)
+    made.finite = True
+    return made
 
 
 def _refused(name: str) -> Callable:

@@ -1,7 +1,9 @@
 """Elements on float32 lanes: formula functions as intrinsics, eight or sixteen elements at a time.
 
 A lane's bits depend on its own values alone, so eight and sixteen give the same. Doubtful lanes
-(:mod:`.singles`) are computed again in float64, out of the way.
+(:mod:`.singles`) are computed again in float64: of eight, by a function that is called. Sixteen
+only say that there are some, and loops leave those to eight: a call inside of a loop would leave
+no number in a register, the sum included.
 """
 
 from __future__ import annotations
@@ -13,21 +15,23 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ...formulas.record import Monoid, parameters
+from ...formulas.record import parameters
 from ..words import CONSTANT_NAMES
 from .bind import element_emitter
 from .jit import kernel_key
-from .lanes import DOUBLES, I32, I64, LANES, Lanes, constant, doubles, scratch_builder
+from .lanes import DOUBLES, I32, I64, LANES, Lanes, constant, doubles, expected, scratch_builder
 from .operands import Operands
 from .single_calls import EIGHT_FLOATS, SingleCall, elements, row_elements, row_numbers
 from .singles import FLOAT, Trace
-from .storage import Edge, from_float, to_float, to_narrow_float
+from .storage import Edge, from_float, to_float
 from .vectors import Vector, unpack, vectors
 
 SIXTEEN = 2 * LANES
+FLOATS = ir.VectorType(FLOAT, SIXTEEN)
 
 
-def _any(builder, mask):
+def any_of(builder, mask):
+    """Whether a lane of a mask is set."""
     bits = builder.bitcast(mask, ir.IntType(mask.type.count))
     return builder.icmp_unsigned("!=", bits, bits.type(0))
 
@@ -35,7 +39,7 @@ def _any(builder, mask):
 def _with_doubtful(builder, doubtful, values, again):
     """``values``, but ``again()`` where they are doubtful; both lists of vectors."""
     before = builder.block
-    with builder.if_then(_any(builder, doubtful), likely=False):
+    with builder.if_then(any_of(builder, doubtful), likely=False):
         sure = [builder.select(doubtful, v, w) for v, w in zip(again(), values, strict=True)]
         inside = builder.block
     found = []
@@ -127,7 +131,7 @@ def per_eight(call: SingleCall, function: Callable, primitives, operands: Operan
     return apply
 
 
-def _load_sixteen(builder, edge: Edge, base, index):
+def load_sixteen(builder, edge: Edge, base, index):
     """Sixteen packed elements as float32."""
     kind = ir.VectorType(edge.storage, SIXTEEN)
     place = builder.add(base, builder.mul(index, I64(edge.item)))
@@ -139,11 +143,15 @@ def _load_sixteen(builder, edge: Edge, base, index):
     return to_float(builder, v, edge.element, edge.native_half)
 
 
-def _halves_of(builder, v) -> list:
-    """Sixteen float32 as two times eight float64."""
+def halves_of(builder, v) -> list:
+    """Sixteen lanes as two times eight."""
     lanes = (range(LANES), range(LANES, SIXTEEN))
-    parts = [builder.shuffle_vector(v, v, constant(half, I32)) for half in lanes]
-    return [builder.fpext(part, DOUBLES) for part in parts]
+    return [builder.shuffle_vector(v, v, constant(half, I32)) for half in lanes]
+
+
+def _wide_halves_of(builder, v) -> list:
+    """Sixteen float32 as two times eight float64."""
+    return [builder.fpext(part, DOUBLES) for part in halves_of(builder, v)]
 
 
 class Spread:
@@ -152,10 +160,6 @@ class Spread:
     def singles(self, builder, args) -> tuple[list, list]:
         row, known = (unpack(builder, a) for a in args)
         return row_elements(row, 2), row_numbers(known, 2)
-
-    def doubles(self, builder, args, half: int) -> tuple[list, list]:
-        row, known = (unpack(builder, a) for a in args)
-        return row, known
 
 
 class Boxed:
@@ -189,12 +193,12 @@ class Boxed:
         row = [lambda trace, k=k: element(trace, k) for k in range(self._row)]
         return row, [lambda trace, k=k: number(trace, k) for k in range(self._known)]
 
-    def doubles(self, builder, args, half: int) -> tuple[list, list]:
+    def _doubles(self, builder, args) -> tuple[list, list]:
         found: list[list] = []
         for address, count in zip(args, (max(1, self._row), self._known), strict=False):
             found.append([])
             for k in range(count):
-                at = builder.add(address, I64(k * self._pitch + half * 8 * LANES))
+                at = builder.add(address, I64(k * self._pitch))
                 v = builder.load(builder.inttoptr(at, DOUBLES.as_pointer()))
                 v.align = 8
                 found[-1].append(v)
@@ -206,7 +210,7 @@ class Boxed:
         @intrinsic
         def split(context, row_at, known_at, split_at):
             def codegen(ctx, builder, sig, args):
-                row, known = self.doubles(builder, args, 0)
+                row, known = self._doubles(builder, args)
                 trace = Trace(builder, LANES)
                 for k, v in enumerate([*row[: self._row], *known]):
                     if k < self._row:
@@ -226,134 +230,120 @@ class Boxed:
         return split
 
 
-def apply_sixteen(
-    call: SingleCall, function: Callable, primitives, operands: Operands, known, rows
-):
-    """``f(addresses, index, const, row numbers, streamed)``.
+@intrinsic
+def forget(context, place):
+    """Sixteen NaN where float32 values of elements are kept, which are doubtful."""
 
-    Reads, computes and writes sixteen packed elements, past the caches if ``streamed``. ``rows``
-    says how the numbers of rows come: :class:`Spread` or :class:`Boxed`.
+    def codegen(ctx, builder, sig, args):
+        pointer = builder.inttoptr(args[0], FLOATS.as_pointer())
+        builder.store(FLOATS([math.nan] * SIXTEEN), pointer).align = 4
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = False):
+    """``f(addresses, index, const, row numbers, streamed)``: whether no lane is doubtful.
+
+    Reads, computes and then writes sixteen packed elements, past the caches if ``streamed``.
+    ``rows`` says how the numbers of rows come: :class:`Spread` or :class:`Boxed`. A function of
+    ``lifted`` values, which come behind the operands, is also given where these are kept.
     """
-    in_doubles = InDoubles(function, primitives, operands, known)
     edge, edges = operands.edge, operands.edges
     full_at, finished = operands.full_at, operands.finished
     stored = ir.VectorType(edge.storage, SIXTEEN)
-    in_order = ir.VectorType(I32, SIXTEEN)(list(range(SIXTEEN)))
 
-    def emit(ctx, builder, args, numbers, streamed):
+    def emit(builder, args, numbers, streamed, kept=None):
         addresses, index, const = args
         bases, const_ = unpack(builder, addresses), unpack(builder, const)
-        floats = [_load_sixteen(builder, edges[o], bases[o], index) for o in full_at]
-        row, known_ = rows.singles(builder, numbers)
+        floats = [load_sixteen(builder, edges[o], bases[o], index) for o in full_at]
+        if kept is not None:
+            floats.append(builder.load(builder.inttoptr(kept, FLOATS.as_pointer())))
+            floats[-1].align = 4
+        row, known = rows.singles(builder, numbers)
         values, doubtful = call.emit(
-            builder, SIXTEEN, row_numbers(const_, 2), elements(floats), row, known_
+            builder, SIXTEEN, row_numbers(const_, 2), elements(floats), row, known
         )
-
-        def again():
-            halves = [_halves_of(builder, v) for v in floats]
-            found = []
-            for k in range(2):
-                full = [pair[k] for pair in halves]
-                wide_rows = rows.doubles(builder, numbers, k)
-                wide = in_doubles(builder, const_, full, *wide_rows)
-                found.append([to_narrow_float(builder, v, edge.element) for v in wide])
-            return [builder.shuffle_vector(*pair, in_order) for pair in zip(*found, strict=True)]
-
-        values = _with_doubtful(builder, doubtful, values, again)
+        sure = expected(builder, builder.not_(any_of(builder, doubtful)))
         offset = builder.mul(index, I64(edge.item))
-        for o, w in finished:
-            v = from_float(builder, values[w], edge.element, edge.native_half)
-            pointer = builder.inttoptr(builder.add(bases[o], offset), stored.as_pointer())
-            with builder.if_else(streamed) as (then, otherwise):
-                with then:
-                    store = builder.store(v, pointer)
-                    store.align = SIXTEEN * edge.item
-                    store.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
-                with otherwise:
-                    builder.store(v, pointer).align = edge.item
-        return ctx.get_dummy_value()
+        with builder.if_then(sure):
+            for o, w in finished:
+                v = from_float(builder, values[w], edge.element, edge.native_half)
+                pointer = builder.inttoptr(builder.add(bases[o], offset), stored.as_pointer())
+                with builder.if_else(streamed) as (then, otherwise):
+                    with then:
+                        store = builder.store(v, pointer)
+                        store.align = SIXTEEN * edge.item
+                        store.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
+                    with otherwise:
+                        builder.store(v, pointer).align = edge.item
+        return sure
 
-    if isinstance(rows, Spread):
+    if isinstance(rows, Boxed):
 
         @intrinsic
-        def apply(context, addresses, index, const, row, known, streamed):
+        def apply_columns(context, addresses, index, const, row_at, known_at, split_at, streamed):
             def codegen(ctx, builder, sig, args):
-                return emit(ctx, builder, args[:3], args[3:5], args[5])
+                return emit(builder, args[:3], args[3:6], args[6])
 
-            kinds = (addresses, types.int64, const, row, known, types.boolean)
-            return types.void(*kinds), codegen
+            kinds = (addresses, types.int64, const, *[types.int64] * 3, types.boolean)
+            return types.boolean(*kinds), codegen
 
-        return apply
+        return apply_columns
 
     @intrinsic
-    def apply_columns(context, addresses, index, const, row_at, known_at, split_at, streamed):
+    def apply(context, addresses, index, const, row, known, streamed, kept):
         def codegen(ctx, builder, sig, args):
-            return emit(ctx, builder, args[:3], args[3:6], args[6])
+            return emit(builder, args[:3], args[3:5], args[5], args[6] if lifted else None)
 
-        kinds = (addresses, types.int64, const, *[types.int64] * 3, types.boolean)
-        return types.void(*kinds), codegen
+        kinds = (addresses, types.int64, const, row, known, types.boolean, types.int64)
+        return types.boolean(*kinds), codegen
 
-    return apply_columns
+    return apply
 
 
-def lift_sixteen(call: SingleCall, monoid: Monoid, primitives, operands: Operands, known, carried,
-                 rows):  # fmt: skip
+def lift_sixteen(call: SingleCall, operands: Operands, carried, rows, keeps: bool = False):
     """``f(addresses, index, const, row numbers)``: states of sixteen packed elements, as two.
 
-    ``carried`` are the components of a state that vary.
+    And whether no lane is doubtful. ``carried`` are the components of a state that vary. If it
+    ``keeps`` values, it is given where.
     """
-    in_doubles = InDoubles(monoid.lift, primitives, operands, known)
     edges, full_at = operands.edges, operands.full_at
     kind = vectors(len(carried))
-    pair = types.UniTuple(kind, 2)
+    found = types.Tuple((kind, kind, types.boolean))
 
-    def emit(ctx, builder, args, numbers):
+    def emit(ctx, builder, args, numbers, kept=None):
         addresses, index, const = args
         bases, const_ = unpack(builder, addresses), unpack(builder, const)
-        floats = [_load_sixteen(builder, edges[o], bases[o], index) for o in full_at]
-        row, known_ = rows.singles(builder, numbers)
+        floats = [load_sixteen(builder, edges[o], bases[o], index) for o in full_at]
+        row, known = rows.singles(builder, numbers)
         values, doubtful = call.emit(
-            builder, SIXTEEN, row_numbers(const_, 2), elements(floats), row, known_
+            builder, SIXTEEN, row_numbers(const_, 2), elements(floats), row, known
         )
-        parts = [_halves_of(builder, values[c]) for c in carried]
-        wide = [[both[k] for both in parts] for k in (0, 1)]
-        before = builder.block
-        with builder.if_then(_any(builder, doubtful), likely=False):
-            halves = [_halves_of(builder, v) for v in floats]
-            mended = []
-            for k, lanes in enumerate((range(LANES), range(LANES, SIXTEEN))):
-                mask = builder.shuffle_vector(doubtful, doubtful, constant(lanes, I32))
-                full = [both[k] for both in halves]
-                again = in_doubles(builder, const_, full, *rows.doubles(builder, numbers, k))
-                picked = zip(carried, wide[k], strict=True)
-                mended.append([builder.select(mask, again[c], v) for c, v in picked])
-            inside = builder.block
-        found = []
-        for value, other in zip(wide[0] + wide[1], mended[0] + mended[1], strict=True):
-            v = builder.phi(DOUBLES)
-            v.add_incoming(value, before)
-            v.add_incoming(other, inside)
-            found.append(v)
-        halves_of_states = found[: len(carried)], found[len(carried) :]
-        states = [ctx.make_tuple(builder, kind, items) for items in halves_of_states]
-        return ctx.make_tuple(builder, pair, states)
+        if kept is not None:
+            place = builder.inttoptr(kept, FLOATS.as_pointer())
+            builder.store(values[carried[0]], place).align = 4
+        parts = [_wide_halves_of(builder, values[c]) for c in carried]
+        states = [ctx.make_tuple(builder, kind, [both[k] for both in parts]) for k in (0, 1)]
+        sure = expected(builder, builder.not_(any_of(builder, doubtful)))
+        return ctx.make_tuple(builder, found, [*states, sure])
 
-    if isinstance(rows, Spread):
+    if isinstance(rows, Boxed):
 
         @intrinsic
-        def lift(context, addresses, index, const, row, known):
+        def lift_columns(context, addresses, index, const, row_at, known_at, split_at):
             def codegen(ctx, builder, sig, args):
                 return emit(ctx, builder, args[:3], args[3:])
 
-            return pair(addresses, types.int64, const, row, known), codegen
+            return found(addresses, types.int64, const, *[types.int64] * 3), codegen
 
-        return lift
+        return lift_columns
 
     @intrinsic
-    def lift_columns(context, addresses, index, const, row_at, known_at, split_at):
+    def lift(context, addresses, index, const, row, known, kept):
         def codegen(ctx, builder, sig, args):
-            return emit(ctx, builder, args[:3], args[3:])
+            return emit(ctx, builder, args[:3], args[3:5], args[5] if keeps else None)
 
-        return pair(addresses, types.int64, const, *[types.int64] * 3), codegen
+        return found(addresses, types.int64, const, row, known, types.int64), codegen
 
-    return lift_columns
+    return lift

@@ -178,13 +178,13 @@ def emit_free_of_nan(builder, items):
 
 
 @intrinsic
-def free_of_nan(context, a, b):
-    """Whether no lane of two tuples of vectors is NaN."""
+def free_of_nan(context, a, b, c):
+    """Whether no lane of three tuples of vectors is NaN."""
 
     def codegen(ctx, builder, sig, args):
         return emit_free_of_nan(builder, [v for a in args for v in unpack(builder, a)])
 
-    return types.boolean(a, b), codegen
+    return types.boolean(a, b, c), codegen
 
 
 @intrinsic
@@ -311,6 +311,20 @@ def concatenate(first: int, second: int):
         return kind(vectors(first), vectors(second)), codegen
 
     return joined
+
+
+def leading_vectors(count: int):
+    """``leading(values)``: the first vectors of a tuple."""
+    kind = vectors(count)
+
+    @intrinsic
+    def leading(context, values):
+        def codegen(ctx, builder, sig, args):
+            return ctx.make_tuple(builder, kind, unpack(builder, args[0])[:count])
+
+        return kind(values), codegen
+
+    return leading
 
 
 def write_last(size: int, count: int):

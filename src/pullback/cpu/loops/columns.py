@@ -96,13 +96,25 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         _, const, addresses, strides, _, left, (row_box, known_box, _, _, split_box) = tile
         row_at, known_at, split_at = row_box + 8 * c, known_box + 8 * c, split_box + 4 * c
         state, next_state = read(lane_box + 8 * c, apart), read(lane_box + 8 * c + 64, apart)
-        for i in range(first, stop, LANES):
-            at = places(addresses, strides, i)
-            lifted, next_lifted = lift_pair(at, left + c, const, row_at, known_at, split_at)
-            prefetch(places(addresses, strides, i + rows), left + c)
-            state, next_state = combine(state, lifted), combine(next_state, next_lifted)
-        write(lane_box + 8 * c, apart, state)
-        write(lane_box + 8 * c + 64, apart, next_state)
+        i = first
+        while i < stop:
+            while i < stop:
+                at = places(addresses, strides, i)
+                found = lift_pair(at, left + c, const, row_at, known_at, split_at)
+                prefetch(places(addresses, strides, i + rows), left + c)
+                lifted, next_lifted, sure = found
+                if not sure:
+                    break
+                state, next_state = combine(state, lifted), combine(next_state, next_lifted)
+                i += LANES
+            write(lane_box + 8 * c, apart, state)
+            write(lane_box + 8 * c + 64, apart, next_state)
+            if i < stop:
+                fold_lane(tile, c, LANES, i, i + 1, lane_box)
+                fold_lane(tile, c + LANES, LANES, i, i + 1, lane_box)
+                state = read(lane_box + 8 * c, apart)
+                next_state = read(lane_box + 8 * c + 64, apart)
+                i += LANES
 
     @inner
     def fold_rows(tile, width, first, stop):
@@ -326,6 +338,7 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
             stream(at, left + c, values)
         else:
             put_columns(p, at, steps, left + c, LANES, values)
+        return True
 
     @inlined
     def apply_pair(tile, at, c, i, streamed):
@@ -339,12 +352,13 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
         known = read_known(boxes[1] + 8 * c, PITCH)
         next_values = apply(counting(i, 0), const, next_full, row, known)
         put_pair(at, left + c - LANES, values, next_values, streamed)
+        return True
 
     @inlined
     def apply_singles(tile, at, c, i, streamed):
         _, const, _, _, _, left, (row_box, known_box, _, _, split_box) = tile
         row_at, known_at, split_at = row_box + 8 * c, known_box + 8 * c, split_box + 4 * c
-        sixteen(at, left + c, const, row_at, known_at, split_at, streamed)
+        return sixteen(at, left + c, const, row_at, known_at, split_at, streamed)
 
     apply_group = apply_singles if sixteen else apply_pair if pairs else apply_whole
 
@@ -372,10 +386,16 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
                 inside = least(-(at[one] // item + left) % group, width)
                 apply_ragged(tile, at, FIRST, inside, i)
             whole = inside + (width - inside) // group * group
-            for c in range(inside, whole, group):
-                prefetch(below, left + c)
-                apply_group(tile, at, c, i, streamed)
-            apply_ragged(tile, at, whole, width, i)
+            c = inside
+            while c < width:
+                while c < whole:
+                    prefetch(below, left + c)
+                    if not apply_group(tile, at, c, i, streamed):
+                        break
+                    c += group
+                until = c + group if c < whole else width
+                apply_ragged(tile, at, c, until, i)
+                c = until
         fence()
 
     return apply_tile

@@ -8,8 +8,9 @@ a cache takes half of the time. Every row is folded as it would be alone.
 from __future__ import annotations
 
 from ...formulas.bind import primitives_of
-from ...formulas.record import Pass, RowFormula, reads_neighbours
+from ...formulas.record import Pass, RowFormula, parameters, reads_neighbours
 from ..codegen.block import word
+from ..codegen.extremes import is_extreme
 from ..codegen.jit import inlined
 from ..codegen.lanes import LANES
 from ..codegen.operands import Operands
@@ -28,18 +29,26 @@ def leading(formula: RowFormula, operands: Operands) -> int:
     """How many of the first passes are folded in four rows at a time.
 
     Of one operand: two keep the CPU busy, and eight streams push each other out of the nearest
-    cache (softmax_backward on 512x1024 took a sixth more).
+    cache (softmax_backward on 512x1024 took a sixth more). An extreme is found by other means.
     """
-    if len(operands.full) != 1 or not operands.packed or operands.flipped:
-        return 0
-    if reads_neighbours(formula):
+    if not operands.packed or operands.flipped or reads_neighbours(formula):
         return 0
     count = 0
+    read: set[str] = set()
     for step in formula.passes:
-        if _is_heavy(step) or step.again:
+        if _is_heavy(step) or step.again or is_extreme(step.monoid, operands):
+            break
+        read |= _operands_of(step, operands)
+        if len(read) > 1:
             break
         count += 1
     return count if any(step.monoid for step in formula.passes[:count]) else 0
+
+
+def _operands_of(step: Pass, operands: Operands) -> set[str]:
+    """What a pass reads of every element."""
+    functions = (step.monoid.lift, step.monoid.counts) if step.monoid else ()
+    return {n for f in functions if f for n in parameters(f)} & {*operands.full}
 
 
 def _is_heavy(step: Pass) -> bool:
@@ -86,10 +95,22 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
     join_lanes, spread, fetch = fold.join_lanes, fold.spread, operands.fetch_full
     begin = bound.begin
 
+    brief, briefly = fold.brief, fold.briefly
+    stride = (briefly + 1) * LANES
+
     @inlined
     def step(p, const, strides, address, row, known, i, count, state):
         full = fetch(p, address, strides, i, count)
         return combine(state, lift(counting(i, 1), const, full, row, known))
+
+    @inlined
+    def steps(p, const, strides, address, row, known, i, state):
+        """As many as are combined once."""
+        if brief is not None:
+            for k in range(i, i + briefly * LANES, LANES):
+                full = fetch(p, address, strides, k, LANES)
+                state = brief(state, lift(counting(k, 1), const, full, row, known))
+        return step(p, const, strides, address, row, known, i + briefly * LANES, LANES, state)
 
     @inlined
     def closed(const, row, known, state):
@@ -103,7 +124,13 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
         extent = word(p, EXTENT)
         whole = extent // LANES * LANES
         a, b, c, d = identity(), identity(), identity(), identity()
-        for i in range(0, whole, LANES):
+        most = extent // stride * stride
+        for i in range(0, most, stride):
+            a = steps(p, const, strides, at_a, row_a, known_a, i, a)
+            b = steps(p, const, strides, at_b, row_b, known_b, i, b)
+            c = steps(p, const, strides, at_c, row_c, known_c, i, c)
+            d = steps(p, const, strides, at_d, row_d, known_d, i, d)
+        for i in range(most, whole, LANES):
             a = step(p, const, strides, at_a, row_a, known_a, i, LANES, a)
             b = step(p, const, strides, at_b, row_b, known_b, i, LANES, b)
             c = step(p, const, strides, at_c, row_c, known_c, i, LANES, c)

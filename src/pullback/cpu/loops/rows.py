@@ -5,8 +5,9 @@ and a lane folds its elements in order; the lanes join by a tree, then the block
 order depends on the extent alone: the columns schedule builds the same one.
 
 What all functions need to know of a row goes by one name:
-``line = (p, const, row, addresses, strides)``, the parameter block, the op's constants, the row's
-operands, and where all operands begin and how far apart their positions lie.
+``line = (p, const, row, addresses, strides, kept)``, the parameter block, the op's constants, the
+row's operands, where all operands begin and how far apart their positions lie, and where what is
+lifted of a block is kept for ``apply``.
 """
 
 from __future__ import annotations
@@ -15,20 +16,24 @@ from typing import Any
 
 import numpy as np
 
-from ...formulas.record import RowFormula, is_pointwise, reads_neighbours
+from ...formulas.record import LIFTED, RowFormula, is_pointwise, reads_neighbours
 from ..codegen.bind import any_element, per_element, per_row
 from ..codegen.block import least, word
 from ..codegen.elementary import primitives_for
-from ..codegen.jit import inlined
+from ..codegen.extremes import STEP, extreme_of, is_extreme
+from ..codegen.jit import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.neighbours import fetch_along, neighbours_of
 from ..codegen.operands import Operands, constants, fence
 from ..codegen.passes import BoundPass
-from ..codegen.single_calls import single_call
-from ..codegen.sixteen import Spread, apply_sixteen, per_eight
+from ..codegen.single_calls import SingleCall, lift_call, single_call
+from ..codegen.sixteen import SIXTEEN as GROUP
+from ..codegen.sixteen import Spread, apply_sixteen, forget, per_eight
 from ..codegen.vectors import (
+    concatenate,
     counting,
     first_lanes,
+    leading_vectors,
     no_vectors,
     stack,
     tuple_intrinsics,
@@ -47,51 +52,148 @@ FIRST = np.int64(0)
 
 def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
     """Fold the elements [start, stop) of one row; lane 0 of the result holds their state."""
-    fold, lift_pair, counts = bound.fold, bound.lift_pair, bound.counts
+    fold, lift_pair, counts, keeps = bound.fold, bound.lift_pair, bound.counts, bound.keeps
     lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
-    join_lanes = fold.join_lanes
+    join_lanes, write = fold.join_lanes, fold.write
     fetch_full = fetch_along(operands, neighbours_of(formula, operands))
+    keeps_doubles = keeps and lift_pair is None
+    brief, briefly = fold.brief, fold.briefly
+    stride = (briefly + 1) * LANES
 
     @inlined
-    def block_fold(line, known, start, stop):
-        p, const, row, addresses, strides = line
+    def fold_briefly(line, known, state, i):
+        """The elements before the one that is combined."""
+        p, const, row, addresses, strides, _ = line
+        for k in range(i, i + briefly * LANES, LANES):
+            full = fetch_full(p, addresses, strides, k, LANES)
+            state = brief(state, lift(counting(k, 1), const, full, row, known))
+        return state
+
+    @inlined
+    def fold_eight(line, known, state, i, place):
+        p, const, row, addresses, strides, _ = line
+        full = fetch_full(p, addresses, strides, i, LANES)
+        if counts is None or counts(counting(i, 1), const, full, row, known):
+            lifted = lift(counting(i, 1), const, full, row, known)
+            if keeps_doubles:
+                write(place, 8, lifted)
+            state = combine(state, lifted)
+        return state
+
+    @inlined
+    def fold_whole(line, known, start, whole):
         state = identity()
-        whole = start + (stop - start) // LANES * LANES
-        if lift_pair is not None:
-            pairs = start + (stop - start) // (2 * LANES) * (2 * LANES)
-            for i in range(start, pairs, 2 * LANES):
-                first, second = lift_pair(addresses, i, const, row, known)
-                state = combine(combine(state, first), second)
-            start = pairs
+        if brief is not None:
+            most = start + (whole - start) // stride * stride
+            for i in range(start, most, stride):
+                state = fold_briefly(line, known, state, i)
+                state = fold_eight(line, known, state, i + briefly * LANES, FIRST)
+            start = most
         for i in range(start, whole, LANES):
-            full = fetch_full(p, addresses, strides, i, LANES)
-            if counts is None or counts(counting(i, 1), const, full, row, known):
-                state = combine(state, lift(counting(i, 1), const, full, row, known))
+            state = fold_eight(line, known, state, i, line[5] + 8 * (i - start))
+        return state
+
+    @inlined
+    def fold_pairs(line, known, start, whole):
+        """The same by sixteen, but for those that are left over or doubtful."""
+        _, const, row, addresses, _, kept = line
+        state = identity()
+        pairs = start + (whole - start) // GROUP * GROUP
+        if keeps:
+            forget(kept + 4 * (pairs - start))
+        i = start
+        while i < whole:
+            while i < pairs:
+                place = kept + 4 * (i - start)
+                first, second, sure = lift_pair(addresses, i, const, row, known, place)
+                if not sure:
+                    break
+                state = combine(combine(state, first), second)
+                i += GROUP
+            if keeps:
+                forget(kept + 4 * (i - start))
+            until = least(i + GROUP, whole)
+            for k in range(i, until, LANES):
+                state = fold_eight(line, known, state, k, kept)
+            i = until
+        return state
+
+    fold_most = fold_whole if lift_pair is None else fold_pairs
+    if is_extreme(bound.monoid, operands):
+        begin, step, end = extreme_of(bound.monoid, operands)
+
+        @inlined
+        def fold_extreme(line, known, start, whole):
+            """The extreme of many elements in any order, if that is sure; then the others."""
+            most = start + (whole - start) // STEP * STEP
+            found, seen = begin(), FIRST
+            for i in range(start, most, STEP):
+                found, seen = step(found, seen, line[3], i)
+            state, sure = end(found, seen)
+            if not sure:
+                state, most = identity(), start
+            for i in range(most, whole, LANES):
+                state = fold_eight(line, known, state, i, FIRST)
+            return state
+
+        fold_most = fold_extreme
+
+    def block_fold(line, known, start, stop):
+        p, const, row, addresses, strides, kept = line
+        whole = start + (stop - start) // LANES * LANES
+        state = fold_most(line, known, start, whole)
         if whole < stop:
             full = fetch_full(p, addresses, strides, whole, stop - whole)
-            more = combine(state, lift(counting(whole, 1), const, full, row, known))
-            state = keep(first_lanes(stop - whole), more, state)
+            lifted = lift(counting(whole, 1), const, full, row, known)
+            if keeps_doubles:
+                write(kept + 8 * (whole - start), 8, lifted)
+            state = keep(first_lanes(stop - whole), combine(state, lifted), state)
         return join_lanes(state)
 
-    return block_fold
+    # One that keeps what it lifts is called again where a row has several blocks.
+    return inner(block_fold) if keeps else inlined(block_fold)
 
 
 def make_summary(formula: RowFormula, steps, element: str, operands: Operands, known=("",)):
-    """Some passes over one row: ``summary(line, known)``, and the names of what it gives."""
+    """Some passes over one row: ``summary(line, known)``, and the names of what it gives.
+
+    And, if the last of the formula's passes is one that keeps what it lifts, its ``block_fold``.
+    """
 
     @inlined
     def nothing(line, known):
         return known
 
-    summary = nothing
+    summary, lifts = nothing, None
     for step in steps:
-        bound = BoundPass(formula, step, element, operands, known)
-        summary = _with_pass(summary, formula, bound, operands)
+        keeps = step is formula.passes[-1] and keeps_lifted(formula, operands, known)
+        bound = BoundPass(formula, step, element, operands, known, keeps=keeps)
+        block_fold = make_block_fold(formula, bound, operands) if bound.fold else None
+        summary = _with_pass(summary, bound, block_fold)
         known = known + step.names
-    return summary, known
+        lifts = block_fold if keeps else None
+    return summary, known, lifts
 
 
-def _with_pass(before, formula: RowFormula, bound: BoundPass, operands: Operands):
+def keeps_lifted(formula: RowFormula, operands: Operands, known) -> bool:
+    """Whether ``apply`` is given what the last pass lifts, a block at a time."""
+    if formula.from_lifted is None or not operands.packed or reads_neighbours(formula):
+        return False
+    return not operands.singles or lifted_call(formula, operands, known) is not None
+
+
+def lifted_call(formula: RowFormula, operands: Operands, known) -> SingleCall | None:
+    """``from_lifted`` on float32 lanes, where the last pass and ``apply`` are on those too."""
+    monoid, full, row = formula.passes[-1].monoid, operands.full, operands.row
+    if monoid is None or lift_call(formula, monoid, full, row, known) is None:
+        return None
+    known = known + formula.passes[-1].names
+    if single_call(formula.apply, full, row, known) is None:
+        return None
+    return single_call(formula.from_lifted, (*full, LIFTED), row, known)
+
+
+def _with_pass(before, bound: BoundPass, block_fold):
     close = bound.close
     if bound.fold is None:
 
@@ -102,12 +204,11 @@ def _with_pass(before, formula: RowFormula, bound: BoundPass, operands: Operands
         return prepared
 
     fold = bound.fold
-    block_fold = make_block_fold(formula, bound, operands)
     combine, begin, spread = fold.combine, bound.begin, fold.spread
 
     @inlined
     def folded(line, known):
-        p, const, row, _, _ = line
+        p, const, row, _, _, _ = line
         extent = word(p, EXTENT)
         state = begin(const, row)
         for b in range(word(p, BLOCKS)):
@@ -138,21 +239,24 @@ def _with_pass(before, formula: RowFormula, bound: BoundPass, operands: Operands
     return repeated
 
 
-def make_apply_range(formula: RowFormula, element: str, operands: Operands, known, asks: bool):
+def make_apply_range(
+    formula: RowFormula, element: str, operands: Operands, known, asks: bool, lifted: bool = False
+):
     """Write the elements [start, stop) of one row, everything about the row being known.
 
-    If it ``asks``, the inputs of the row at ``ahead`` are brought near meanwhile.
+    If it ``asks``, the inputs of the row at ``ahead`` are brought near meanwhile. If ``lifted``,
+    what the last pass lifted of these elements is kept.
 
     Outputs larger than the caches are written past them, eight aligned elements at a time: an
     ordinary store reads the line first, which costs a third of the traffic of a one-operand op.
     """
-    apply, sixteen = element_functions(formula, element, operands, known, Spread())
+    apply, sixteen = element_functions(formula, element, operands, known, Spread(), lifted)
     fetch_full = fetch_along(operands, neighbours_of(formula, operands))
     put_outputs = operands.put_outputs
 
     @inlined
     def apply_chunk(line, known, start, count):
-        p, const, row, addresses, strides = line
+        p, const, row, addresses, strides, _ = line
         full = fetch_full(p, addresses, strides, start, count)
         values = apply(counting(start, 1), const, full, row, known)
         put_outputs(p, addresses, strides, start, count, values)
@@ -170,29 +274,38 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
     first, last, may_stream = operands.output_at[0], operands.output_at[-1], operands.may_stream()
     pairs = writes_pairs(formula, operands)
     fetch_pair, put_pair = operands.fetch_pair(), operands.put_pair()
-    counts, zeros = None, zero_vectors(len(operands.outputs))
+    primitives, counts, zeros = primitives_for(element), None, zero_vectors(len(operands.outputs))
     if formula.counts:
-        primitives = primitives_for(element)
         counts = any_element(formula.counts, primitives, operands.full, operands.row, known)
-    # Elements written at a time, and between two prefetches: a cache line of them.
-    group = 2 * LANES if pairs or sixteen else LANES
-    step = 64 // item if asks else group
+    apply_lifted: Any = None
+    if lifted and not sixteen:
+        full, outputs = (*operands.full, LIFTED), len(operands.outputs)
+        apply_lifted = per_element(
+            formula.from_lifted, primitives, full, operands.row, known, outputs
+        )
+    beside, read_kept = concatenate(max(1, len(operands.full)), 1), tuple_intrinsics(1)[0]
+    # Elements written at a time.
+    group = GROUP if pairs or sixteen else LANES
 
     @inlined
-    def apply_whole(line, known, i, streamed):
-        p, const, row, addresses, strides = line
+    def apply_whole(line, known, i, start, streamed):
+        p, const, row, addresses, strides, kept = line
         full = fetch_full(p, addresses, strides, i, LANES)
         values = zeros()
-        if counts is None or counts(counting(i, 1), const, full, row, known):
+        if apply_lifted is not None:
+            more = beside(full, read_kept(kept + 8 * (i - start), 8))
+            values = apply_lifted(counting(i, 1), const, more, row, known)
+        elif counts is None or counts(counting(i, 1), const, full, row, known):
             values = apply(counting(i, 1), const, full, row, known)
         if streamed:
             stream(addresses, i, values)
         else:
             put_outputs(p, addresses, strides, i, LANES, values)
+        return True
 
     @inlined
-    def apply_pair(line, known, i, streamed):
-        _, const, row, addresses, _ = line
+    def apply_pair(line, known, i, start, streamed):
+        _, const, row, addresses, _, _ = line
         full, next_full = fetch_pair(addresses, i)
         values = next_values = zeros()
         if counts is None or counts(counting(i, 1), const, full, row, known):
@@ -200,44 +313,49 @@ def make_apply_range(formula: RowFormula, element: str, operands: Operands, know
         if counts is None or counts(counting(i + LANES, 1), const, next_full, row, known):
             next_values = apply(counting(i + LANES, 1), const, next_full, row, known)
         put_pair(addresses, i, values, next_values, streamed)
+        return True
 
     @inlined
-    def apply_singles(line, known, i, streamed):
-        _, const, row, addresses, _ = line
-        sixteen(addresses, i, const, row, known, streamed)
+    def apply_singles(line, known, i, start, streamed):
+        _, const, row, addresses, _, kept = line
+        return sixteen(addresses, i, const, row, known, streamed, kept + 4 * (i - start))
 
     apply_group = apply_singles if sixteen else apply_pair if pairs else apply_whole
 
     @inlined
-    def apply_some(line, known, start, stop):
-        for i in range(start, stop, LANES):
-            apply_chunk(line, known, i, least(LANES, stop - i))
-
-    @inlined
     def apply_range(line, known, start, stop, ahead):
-        p, _, _, addresses, _ = line
+        p, _, _, addresses, _, _ = line
         alike = addresses[first] % (group * item) == addresses[last] % (group * item)
         streamed = alike and may_stream(p, addresses)
-        inside = start
+        # Up to here by eight: what lies before aligned groups, a doubtful one, what is left over.
+        until = start
         if streamed:
-            inside = least(start + -(addresses[first] // item + start) % group, stop)
-            apply_some(line, known, start, inside)
-        steps = inside + (stop - inside) // step * step
-        whole = inside + (stop - inside) // group * group
-        for i in range(inside, steps, step):
-            if asks:
-                prefetch(ahead, i)
-            for k in range(i, i + step, group):
-                apply_group(line, known, k, streamed)
-        for i in range(steps, whole, group):
-            apply_group(line, known, i, streamed)
-        apply_some(line, known, whole, stop)
+            until = least(start + -(addresses[first] // item + start) % group, stop)
+        whole = until + (stop - until) // group * group
+        i = start
+        while i < stop:
+            while i < until:
+                apply_chunk(line, known, i, least(LANES, until - i))
+                i += LANES
+            i = until
+            while i < whole:
+                if asks:
+                    prefetch(ahead, i)
+                if not apply_group(line, known, i, start, streamed):
+                    break
+                i += group
+            until = i + group if i < whole else stop
 
     return apply_range
 
 
-def element_functions(formula: RowFormula, element: str, operands: Operands, known, rows):
-    """``apply`` of eight elements, and of sixteen packed ones or None; ``rows`` as there."""
+def element_functions(
+    formula: RowFormula, element: str, operands: Operands, known, rows, lifted: bool = False
+):
+    """``apply`` of eight elements, and of sixteen packed ones or None; ``rows`` as there.
+
+    If ``lifted``, sixteen are computed from what the last pass lifted.
+    """
     primitives, outputs = primitives_for(element), len(operands.outputs)
     full, row = operands.full, operands.row
     call = single_call(formula.apply, full, row, known) if operands.singles else None
@@ -246,7 +364,8 @@ def element_functions(formula: RowFormula, element: str, operands: Operands, kno
     apply = per_eight(call, formula.apply, primitives, operands, known, range(outputs))
     if not operands.packed or reads_neighbours(formula):
         return apply, None
-    return apply, apply_sixteen(call, formula.apply, primitives, operands, known, rows)
+    wanted = single_call(formula.from_lifted, (*full, LIFTED), row, known) if lifted else call
+    return apply, apply_sixteen(wanted, operands, rows, lifted)
 
 
 def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
@@ -255,8 +374,8 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
         return _make_pointwise_kernel(formula, element, operands)
     # Passes over four rows at a time where they are short, then the others over each.
     count = leading(formula, operands)
-    lead, names = make_summary(formula, formula.passes[:count], element, operands)
-    rest, known = make_summary(formula, formula.passes[count:], element, operands, names)
+    lead, names, _ = make_summary(formula, formula.passes[:count], element, operands)
+    rest, known, lifts = make_summary(formula, formula.passes[count:], element, operands, names)
     four: Any = make_four(formula, count, element, operands) if count else None
     read, write = tuple_intrinsics(len(names))[:2]
     box_of_four, size = stack(ROWS * len(names) * LANES), len(names) * LANES * 8
@@ -264,12 +383,14 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     shortest_alone = min(BLOCK, LONGEST // operands.edge.item) + 1
     all_addresses, all_strides = operands.addresses, operands.strides
     fetch_rows = operands.fetch_rows
-    write_row = _make_write_row(formula, element, operands, known)
+    write_row = _make_write_row(formula, element, operands, known, lifts)
+    # What is lifted of a block, with room behind it.
+    box_of_lifted = stack((BLOCK + GROUP) // (2 if operands.singles else 1) if lifts else 1)
 
     @inlined
-    def lines_of(p, const, strides, unit):
+    def lines_of(p, const, strides, unit, kept):
         addresses = all_addresses(p, unit)
-        return p, const, fetch_rows(addresses), addresses, strides
+        return p, const, fetch_rows(addresses), addresses, strides, kept
 
     @inlined
     def fold_four(p, const, strides, unit, box):
@@ -290,7 +411,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
         extent = word(p, EXTENT)
         # Only a row that is still cached when its turn comes is worth asking for.
         ask = extent <= longest
-        box = box_of_four()
+        box, kept = box_of_four(), box_of_lifted()
         first = begin
         while first < end:
             together = 1
@@ -298,11 +419,11 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
                 together = ROWS
                 fold_four(p, const, strides, first, box)
             else:
-                line = lines_of(p, const, strides, first)
+                line = lines_of(p, const, strides, first, kept)
                 write(box, 64, lead(line, no_vectors()))
             for k in range(together):
                 unit = first + k
-                line = lines_of(p, const, strides, unit)
+                line = lines_of(p, const, strides, unit, kept)
                 next_unit = unit + together if ask and unit + together < end else unit
                 known = rest(line, read(box + k * size, 64))
                 write_row(line, known, extent, all_addresses(p, next_unit))
@@ -312,8 +433,11 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     return kernel
 
 
-def _make_write_row(formula: RowFormula, element: str, operands: Operands, known):
-    """``write_row(line, known, extent, ahead)``: what is to be written of one row."""
+def _make_write_row(formula: RowFormula, element: str, operands: Operands, known, lifts):
+    """``write_row(line, known, extent, ahead)``: what is to be written of one row.
+
+    ``lifts`` is the ``block_fold`` that keeps what it lifts, if there is one.
+    """
     if formula.finish:
         primitives, outputs = primitives_for(element), len(operands.outputs)
         finish = per_row(formula.finish, primitives, operands.row, known, (), outputs)
@@ -321,11 +445,24 @@ def _make_write_row(formula: RowFormula, element: str, operands: Operands, known
 
         @inlined
         def write_finish(line, known, extent, ahead):
-            _, const, row, addresses, _ = line
+            _, const, row, addresses, _, _ = line
             store_rows(addresses, finish(const, row, known, no_vectors()))
 
         return write_finish
-    apply_range = make_apply_range(formula, element, operands, known, asks=True)
+    asks, lifted = True, lifts is not None
+    apply_range = make_apply_range(formula, element, operands, known, asks, lifted)
+    if lifted:
+        earlier = leading_vectors(len(known) - len(formula.passes[-1].names))
+
+        @inlined
+        def write_lifted(line, known, extent, ahead):
+            for b in range(word(line[0], BLOCKS)):
+                start, stop = b * BLOCK, least((b + 1) * BLOCK, extent)
+                if stop - start < extent:  # others were kept since
+                    lifts(line, earlier(known), start, stop)
+                apply_range(line, known, start, stop, ahead)
+
+        return write_lifted
 
     @inlined
     def write_elements(line, known, extent, ahead):
@@ -336,7 +473,7 @@ def _make_write_row(formula: RowFormula, element: str, operands: Operands, known
 
 def _make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands):
     """Rows cut into blocks: no element depends on another."""
-    summary, known = make_summary(formula, formula.passes, element, operands)
+    summary, known, _ = make_summary(formula, formula.passes, element, operands)
     apply_range = make_apply_range(formula, element, operands, known, asks=False)
     all_addresses, all_strides = operands.addresses, operands.strides
     fetch_rows = operands.fetch_rows
@@ -348,7 +485,7 @@ def _make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands
         for unit in range(begin, end):
             index = unit if blocks == 1 else unit // blocks
             addresses = all_addresses(p, index)
-            line = (p, const, fetch_rows(addresses), addresses, strides)
+            line = (p, const, fetch_rows(addresses), addresses, strides, FIRST)
             start = (unit - index * blocks) * BLOCK
             stop = least(start + BLOCK, extent)
             apply_range(line, summary(line, no_vectors()), start, stop, addresses)

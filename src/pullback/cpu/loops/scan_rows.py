@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ...formulas.record import ScanFormula
 from ..codegen.block import index_of, is_streamed, least, set_word, word
+from ..codegen.fold import Fold
 from ..codegen.jit import inner
 from ..codegen.lanes import LANES
 from ..codegen.neighbours import fetch_along
@@ -96,34 +97,65 @@ class RowScan:
 
         return scan_chunk
 
-    def unguarded_chunk(self, writes: bool):
-        """A whole chunk of a one-way scan, without guards: what is carried on, and whether it may.
+    def unguarded_pair(self, writes: bool):
+        """Two chunks of a one-way scan, without guards: what is carried on, and whether it may.
 
-        It may not where a NaN shows, and then nothing has been written.
+        It may not where a NaN shows, and then nothing has been written. A NaN that the first of
+        them passes on shows behind the second, so that one test serves both.
         """
         parts, operands = self.parts, self.operands
         fold, finish, extended = parts.unguarded.fold, parts.unguarded.finish, parts.extended
         lift, combine = fold.lift, fold.combine
-        scan_lanes = fold.lane_scan(self.flipped, parts.inclusive)
+        scan_lanes, places = fold.lane_scans(self.flipped), self.places(fold)
         fetch, indices, put_outputs = self.fetch, self.indices, operands.put_outputs
 
         @inner
-        def try_chunk(line, start, block_carry, carried):
-            p, const, row, addresses, strides = line
-            full = fetch(p, addresses, strides, start, LANES)
-            index, known = indices(p, start), no_vectors()
-            states, total = scan_lanes(lift(index, const, full, row, known))
-            after = combine(carried, total)
+        def lifted(line, start, full):
+            p, const, row, _, _ = line
+            return lift(indices(p, start), const, full, row, no_vectors())
+
+        @inner
+        def finished(line, start, before, full, states):
+            p, const, row, _, _ = line
+            known = extended(no_vectors(), places(before, states))
+            return finish(indices(p, start), const, full, row, known)
+
+        @inner
+        def try_pair(line, start, block_carry, carried):
+            p, _, _, addresses, strides = line
+            second = start + LANES
+            full1 = fetch(p, addresses, strides, start, LANES)
+            full2 = fetch(p, addresses, strides, second, LANES)
+            chunks = (lifted(line, start, full1), lifted(line, second, full2))
+            (states1, states2), (total1, total2) = scan_lanes(chunks)
+            between = combine(carried, total1)
+            after = combine(between, total2)
             if not writes:
-                return after, free_of_nan(after, known)
-            here = combine(combine(block_carry, carried), states)
-            value = finish(index, const, full, row, extended(known, here))
-            fine = free_of_nan(after, value)
+                return after, free_of_nan(after, no_vectors(), no_vectors())
+            value1 = finished(line, start, combine(block_carry, carried), full1, states1)
+            value2 = finished(line, second, combine(block_carry, between), full2, states2)
+            fine = free_of_nan(after, value1, value2)
             if fine:
-                put_outputs(p, addresses, strides, start, LANES, value)
+                put_outputs(p, addresses, strides, start, LANES, value1)
+                put_outputs(p, addresses, strides, second, LANES, value2)
             return after, fine
 
-        return try_chunk
+        return try_pair
+
+    def places(self, fold: Fold):
+        """``places(before, states)``: the state that each place of a chunk sees.
+
+        An exclusive scan moves them on by one place at the end: the factors need no moving.
+        """
+        combine, identity, moved = fold.combine, fold.identity, fold.moved_on(self.flipped)
+        if self.parts.inclusive:
+            return combine
+
+        @inner
+        def exclusive(before, states):
+            return moved(combine(before, states), combine(before, identity()))
+
+        return exclusive
 
     def chunks_scan(self, writes: bool):
         """The chunks of a block, one after the other; gives the block's own total."""
@@ -148,20 +180,24 @@ class RowScan:
 
         if self.parts.unguarded is None:
             return scan_chunks
-        try_chunk = self.unguarded_chunk(writes)
+        try_pair = self.unguarded_pair(writes)
+        # Two chunks of what is narrower than float64 fill a line of the caches at most.
+        lines = self.operands.edge.item == 8
 
         @inner
         def try_chunks(line, first, stop, block_carry, ahead, next_first):
             nothing, unseen = no_vectors(), nothing_seen()
             carried, start = identity(), first
             while start < stop:
-                while start + LANES <= stop:
+                while start + 2 * LANES <= stop:
                     prefetch(ahead, next_first + start - first)
-                    after, fine = try_chunk(line, start, block_carry, carried)
+                    if lines:
+                        prefetch(ahead, next_first + start + LANES - first)
+                    after, fine = try_pair(line, start, block_carry, carried)
                     if not fine:
                         break
                     carried = after
-                    start += LANES
+                    start += 2 * LANES
                 if start < stop:
                     count = least(LANES, stop - start)
                     total, _ = scan_chunk(line, start, count, nothing, block_carry, carried, unseen)

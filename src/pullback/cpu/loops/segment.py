@@ -32,6 +32,8 @@ from ..segment_words import (
     STARTS,
 )
 
+# Elements that are copied at a time, where rows have as many.
+BLOCK = 4 * LANES
 LONGS, BYTE = ir.VectorType(I64, LANES), ir.IntType(LANES)
 
 
@@ -198,23 +200,30 @@ def _copier(item: int):
 
         return types.void(types.int64), codegen
 
-    @intrinsic
-    def copy_eight(context, target, source):
-        def codegen(ctx, builder, sig, args):
-            eight = ir.VectorType(kind, LANES).as_pointer()
-            value = builder.load(builder.inttoptr(args[1], eight))
-            value.align = item
-            builder.store(value, builder.inttoptr(args[0], eight)).align = item
-            return ctx.get_dummy_value()
+    def copying(elements):
+        @intrinsic
+        def copy_packed(context, target, source):
+            def codegen(ctx, builder, sig, args):
+                several = ir.VectorType(kind, elements).as_pointer()
+                value = builder.load(builder.inttoptr(args[1], several))
+                value.align = item
+                builder.store(value, builder.inttoptr(args[0], several)).align = item
+                return ctx.get_dummy_value()
 
-        return types.void(types.int64, types.int64), codegen
+            return types.void(types.int64, types.int64), codegen
+
+        return copy_packed
+
+    copy_eight, copy_block = copying(LANES), copying(BLOCK)
 
     @inner
     def copy(target, target_stride, source, source_stride, count):
         whole = 0
         if target_stride == item and source_stride == item:
-            whole = count // LANES * LANES
-            for c in range(0, whole, LANES):
+            blocks, whole = count // BLOCK * BLOCK, count // LANES * LANES
+            for c in range(0, blocks, BLOCK):
+                copy_block(target + c * item, source + c * item)
+            for c in range(blocks, whole, LANES):
                 copy_eight(target + c * item, source + c * item)
         for c in range(whole, count):
             copy_one(target + c * target_stride, source + c * source_stride)

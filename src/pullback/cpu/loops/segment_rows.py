@@ -11,14 +11,12 @@ from numba import types
 from numba.extending import intrinsic
 
 from ...formulas.record import Pass, RowFormula, names_read
-from ..codegen.bind import per_element, per_row
 from ..codegen.block import emit_word, least, set_word, word
-from ..codegen.elementary import primitives_for
 from ..codegen.jit import inlined, inner
 from ..codegen.lanes import DOUBLES, I64, LANES, splat
 from ..codegen.operands import Operands, constants
 from ..codegen.passes import BoundPass
-from ..codegen.vectors import counting, no_vectors, stack, tuple_intrinsics, unpack
+from ..codegen.vectors import counting, no_vectors, stack, unpack
 from ..segment_words import (
     ID_STRIDE,
     IDS,
@@ -26,17 +24,13 @@ from ..segment_words import (
     NUM_INPUTS,
     NUM_SEGMENTS,
     OPERANDS,
-    ORDER,
     STARTS,
     STATES,
-    TILE_COLUMNS,
 )
 from ..segment_words import TILE as WIDTH
 from ..words import LINE
 from .segment import make_clear_row, make_id_at, make_id_from
-
-TILE = TILE_COLUMNS
-PITCH = 8 * TILE
+from .segment_tile import PITCH, TILE, Tile, row_in_order, row_itself
 
 
 def _operand_words(operands: Operands, k: int):
@@ -48,29 +42,6 @@ def _operand_words(operands: Operands, k: int):
     return operands.words(emit)
 
 
-def _places(operands: Operands, writes_rows: bool):
-    """``places(addresses, strides, n, segment)``: where each operand has an input row's values.
-
-    Operands with a row for every segment have them at the segment.
-    """
-    kind = types.UniTuple(types.int64, operands.count)
-    by_segment = {*operands.row_at, *(operands.output_at if writes_rows else ())}
-
-    @intrinsic
-    def places(context, addresses, strides, n, segment):
-        def codegen(ctx, builder, sig, args):
-            pairs = zip(unpack(builder, args[0]), unpack(builder, args[1]), strict=True)
-            items = [
-                builder.add(base, builder.mul(args[3] if o in by_segment else args[2], step))
-                for o, (base, step) in enumerate(pairs)
-            ]
-            return ctx.make_tuple(builder, kind, items)
-
-        return kind(kind, kind, types.int64, types.int64), codegen
-
-    return places
-
-
 @intrinsic
 def with_extent(context, const, rows):
     """The constants of formulas with the number of rows of a segment as the extent."""
@@ -80,134 +51,6 @@ def with_extent(context, const, rows):
         return ctx.make_tuple(builder, const, [extent, *unpack(builder, args[0])[1:]])
 
     return const(const, types.int64), codegen
-
-
-class _Tile:
-    """What the steps over one tile of one segment share."""
-
-    def __init__(self, formula: RowFormula, element: str, operands: Operands, row_at):
-        self.formula, self.element, self.operands = formula, element, operands
-        self.row_at = row_at
-        self.places = _places(operands, formula.finish is not None)
-        rows = tuple_intrinsics(max(1, len(operands.row)))
-        self.read_row, self.write_row = rows[0], rows[1]
-
-    def make_rows(self):
-        """Row operands into their box, as float64."""
-        fetch, write_row, places = self.operands.fetch_row_columns, self.write_row, self.places
-
-        @inner
-        def tile_rows(p, const, memory, span, left, width, boxes):
-            addresses, strides, steps = memory
-            at = places(addresses, strides, span[1], span[0])
-            for c in range(0, width, LANES):
-                row = fetch(p, at, steps, left + c, least(LANES, width - c))
-                write_row(boxes[0] + 8 * c, PITCH, row)
-
-        return tile_rows
-
-    def make_close(self, bound: BoundPass, known_size: int):
-        """``close_at(const, boxes, c, state)``: append to the known values."""
-        read_known = tuple_intrinsics(known_size)[0]
-        write_known = tuple_intrinsics(known_size + bound.gives)[1]
-        read_row, close = self.read_row, bound.close
-
-        @inner
-        def close_at(const, boxes, c, state):
-            row = read_row(boxes[0] + 8 * c, PITCH)
-            known = read_known(boxes[1] + 8 * c, PITCH)
-            write_known(boxes[1] + 8 * c, PITCH, close(const, row, known, state))
-
-        return close_at
-
-    def make_pass(self, bound: BoundPass, known_size: int, finish_at):
-        """One pass; ``finish_at`` follows at once, while what it knows is in registers."""
-        close_at, fold = self.make_close(bound, known_size), bound.fold
-        places = self.places
-        if fold is None:
-
-            @inner
-            def tile_prepare(p, const, memory, span, left, width, boxes):
-                at = places(memory[0], memory[1], span[1], span[0])
-                for c in range(0, width, LANES):
-                    close_at(const, boxes, c, no_vectors())
-                    finish_at(p, const, at, memory[2], left, width, boxes, c)
-
-            return tile_prepare
-
-        lift, combine, begin = fold.lift, fold.combine, bound.begin
-        read, write = fold.read, fold.write
-        read_known, read_row = tuple_intrinsics(known_size)[0], self.read_row
-        fetch, row_at = self.operands.fetch_columns, self.row_at
-
-        @inner
-        def tile_pass(p, const, memory, span, left, width, boxes):
-            addresses, strides, steps = memory
-            segment, first, after = span
-            row_box, known_box, state_box = boxes
-            for c in range(0, width, LANES):
-                row = read_row(row_box + 8 * c, PITCH)
-                write(state_box + 8 * c, PITCH, begin(const, row))
-            for k in range(first, after):
-                at = places(addresses, strides, row_at(p, k), segment)
-                index = counting(k - first, 0)
-                for c in range(0, width, LANES):
-                    full = fetch(p, at, steps, left + c, least(LANES, width - c))
-                    row = read_row(row_box + 8 * c, PITCH)
-                    known = read_known(known_box + 8 * c, PITCH)
-                    lifted = lift(index, const, full, row, known)
-                    state = combine(read(state_box + 8 * c, PITCH), lifted)
-                    write(state_box + 8 * c, PITCH, state)
-            at = places(addresses, strides, first, segment)
-            for c in range(0, width, LANES):
-                close_at(const, boxes, c, read(state_box + 8 * c, PITCH))
-                finish_at(p, const, at, steps, left, width, boxes, c)
-
-        return tile_pass
-
-    def make_finish(self, known: tuple[str, ...]):
-        """``finish_at(p, const, at, steps, left, width, boxes, c)``: one value a column."""
-        operands, outputs = self.operands, len(self.operands.outputs)
-        read_known, read_row = tuple_intrinsics(len(known))[0], self.read_row
-        primitives = primitives_for(self.element)
-        finish = per_row(self.formula.finish, primitives, operands.row, known, (), outputs)
-        put = operands.put_columns
-
-        @inner
-        def finish_at(p, const, at, steps, left, width, boxes, c):
-            row = read_row(boxes[0] + 8 * c, PITCH)
-            found = read_known(boxes[1] + 8 * c, PITCH)
-            values = finish(const, row, found, no_vectors())
-            put(p, at, steps, left + c, least(LANES, width - c), values)
-
-        return finish_at
-
-    def make_apply(self, known: tuple[str, ...]):
-        """One value for each row and column."""
-        operands, outputs = self.operands, len(self.operands.outputs)
-        read_known, read_row = tuple_intrinsics(len(known))[0], self.read_row
-        fetch, put = operands.fetch_columns, operands.put_columns
-        places, row_at = self.places, self.row_at
-        primitives = primitives_for(self.element)
-        apply = per_element(
-            self.formula.apply, primitives, operands.full, operands.row, known, outputs
-        )
-
-        @inner
-        def apply_tile(p, const, memory, span, left, width, boxes):
-            addresses, strides, steps = memory
-            segment, first, after = span
-            for k in range(first, after):
-                at = places(addresses, strides, row_at(p, k), segment)
-                index = counting(k - first, 0)
-                for c in range(0, width, LANES):
-                    count = least(LANES, width - c)
-                    full = fetch(p, at, steps, left + c, count)
-                    row = read_row(boxes[0] + 8 * c, PITCH)
-                    found = read_known(boxes[1] + 8 * c, PITCH)
-                    put(p, at, steps, left + c, count, apply(index, const, full, row, found))
-
-        return apply_tile
 
 
 def _nothing():
@@ -236,7 +79,7 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
 
     With it ``memory(p)``, the addresses and strides of all operands, and the doubles of the box.
     """
-    tile = _Tile(formula, element, operands, row_at)
+    tile = Tile(formula, element, operands, row_at)
     steps = [tile.make_rows()] if operands.row else []
     known: tuple[str, ...] = ("",)
     largest = 1
@@ -274,16 +117,6 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
             whole(p, const, memory, span, left, least(TILE, columns - left), boxes)
 
     return compute, memory_of, state_at // 8 + largest * TILE
-
-
-@inner
-def _row_itself(p, k):
-    return k
-
-
-@inner
-def _row_in_order(p, k):
-    return word(word(p, ORDER), k)
 
 
 def _make_runs(ids: str, order: str):
@@ -333,7 +166,7 @@ def _make_runs(ids: str, order: str):
 def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, ids: str, order: str):
     """``kernel(p, begin, end)`` over segments; their rows are runs, or runs of the sorted order."""
     start, stop = _make_runs(ids, order)
-    row_at = _row_in_order if order == "unsorted" else _row_itself
+    row_at = row_in_order if order == "unsorted" else row_itself
     compute, memory_of, size = _make_segment(formula, element, operands, row_at)
     scratch = stack(size)
 
@@ -351,7 +184,7 @@ def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, ids:
 def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands, ids: str):
     """``kernel(p, begin, end)`` over input rows that do not depend on each other."""
     id_at, clear_row = make_id_at(ids), make_clear_row(element)
-    compute, memory_of, size = _make_segment(formula, element, operands, _row_itself)
+    compute, memory_of, size = _make_segment(formula, element, operands, row_itself)
     scratch = stack(size)
 
     def kernel(p, begin, end):
@@ -374,7 +207,7 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids
     segment in row order, as if they had been sorted.
     """
     (step,) = formula.passes
-    tile = _Tile(formula, element, operands, _row_itself)
+    tile = Tile(formula, element, operands, row_itself)
     bound = BoundPass(formula, step, element, operands, ("",))
     fold = bound.fold
     close_at, finish_at = tile.make_close(bound, 1), tile.make_finish(("", *step.names))

@@ -21,7 +21,7 @@ from ..codegen.passes import BoundPass
 from ..codegen.vectors import concatenate, no_vectors, tuple_intrinsics, write_last
 from ..kernels import Step
 from ..words import BLOCKS, EXTENT, MOVING, SCRATCH, UNITS
-from .rows import BLOCK, make_apply_range, make_block_fold
+from .rows import BLOCK, FIRST, make_apply_range, make_block_fold
 
 
 def make_stage_kernel(
@@ -175,7 +175,7 @@ def _partials(formula: RowFormula, bound: BoundPass, operands: Operands, joined,
         for index in range(begin // blocks, (end + blocks - 1) // blocks):
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
-            line = (p, const, row, addresses, strides)
+            line = (p, const, row, addresses, strides, FIRST)
             known = joined(p, const, row, index)
             for unit in range(max(begin, index * blocks), least(end, (index + 1) * blocks)):
                 start = (unit - index * blocks) * BLOCK
@@ -199,7 +199,7 @@ def _apply(formula: RowFormula, element: str, operands: Operands, joined, known)
             first, last = max(begin, index * blocks), least(end, (index + 1) * blocks)
             start = (first - index * blocks) * BLOCK
             stop = least((last - index * blocks) * BLOCK, extent)
-            line = (p, const, row, addresses, strides)
+            line = (p, const, row, addresses, strides, FIRST)
             apply_range(line, found, start, stop, addresses)
         fence()
 

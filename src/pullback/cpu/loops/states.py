@@ -13,7 +13,7 @@ from ..state_words import BLOCKS, FRONT, FRONTS, STATES, TOTAL
 def make_join_kernel(monoid: Monoid, element: str):
     """``kernel(p, begin, end)`` over rows: the state behind each, and those in front of blocks."""
     states = States(monoid, primitives_for(element))
-    combine, size = combined(states), len(states.names)
+    combine, size = combined(states.combine, states), len(states.names)
     _, _, read_one, write_one, _, _ = tuple_intrinsics(size)
 
     def kernel(p, begin, end):

@@ -19,6 +19,7 @@ from ...core.catalog import catalog
 from ...core.declare import Op, Parameter
 from ..bench import find_op
 from ..files import Interrupted, Job
+from ..files.zarrs import is_zarr
 from . import tables
 from .encoding import in_ascii
 from .output import bar, console
@@ -36,10 +37,12 @@ Examples:
   pullback run segment_sum_backward --d-output g.npy --ids i.npy --out dx.npy
   pullback run lerp_backward --dy dy.npy --weight 0.25 --da da.npy --db db.npy
   pullback run softmax --x x.bin --dtype bfloat16 --shape 64x4096 --out y.bin
+  pullback run cumsum --x x.zarr --out y.zarr --workers 4
 
-A .npy file is read in blocks, never as a whole. Of a .npz the member called like the operand is
-used; any other file is raw and needs --dtype and --shape. An output that exists is replaced with
---force only. An interrupted run leaves nothing under the name of the output; --resume continues it.
+A .npy file or a zarr array is read in blocks, never as a whole. Of a .npz the member called like
+the operand is used; any other file is raw and needs --dtype and --shape. An output that exists is
+replaced with --force only. An interrupted run leaves nothing under the name of the output;
+--resume continues it.
 """
 
 # Operands with a shorter name for the command line.
@@ -132,6 +135,12 @@ def _is_number(text: str) -> bool:
 @click.option("--dtype", type=DTYPE, help="Of raw files: float32, float64, float16 or bfloat16.")
 @click.option("--memory", type=SIZE, help="Such as 2GB: the most this process may occupy.")
 @click.option("--threads", type=THREADS, help="Default: all CPUs.")
+@click.option("--workers", type=click.IntRange(1), metavar="N",
+              help="Processes to start and run on; --memory is for all of them.")  # fmt: skip
+@click.option("--cluster", metavar="ADDRESS",
+              help="Scheduler of a dask cluster to run on, such as tcp://host:8786.")  # fmt: skip
+@click.option("--zarr-format", type=click.Choice(["2", "3"]),
+              help="Of zarr outputs; default: that of the inputs, or 3.")  # fmt: skip
 @click.option("--resume", is_flag=True, help="Continue an interrupted run of the same command.")
 @click.option("--force", is_flag=True, help="Replace an output that exists.")
 def command(op: str, **given: Any) -> None:
@@ -143,7 +152,9 @@ def command(op: str, **given: Any) -> None:
     inputs, parameters = _read(row, given)
     outputs = _outputs(row, given, {**parameters, **dict.fromkeys(inputs, True)})
     shape, dtype, memory = given["shape"], given["dtype"], given["memory"]
-    job = Job(row, inputs, outputs, parameters, shape, dtype, memory, given["threads"])
+    job = Job(row, inputs, outputs, parameters, shape, dtype, memory, given["threads"],
+              int(given["zarr_format"]) if given["zarr_format"] else None,
+              given["cluster"], given["workers"])  # fmt: skip
     columns = (
         TextColumn(row.name, markup=False),
         BarColumn(bar_width=24),
@@ -173,12 +184,13 @@ def command(op: str, **given: Any) -> None:
         click.echo("pullback: found nothing to resume; ran from the start", err=True)
     speed = tables.size(summary.moved / max(summary.seconds, 1e-9))
     limit = f" of {tables.size(given['memory'])}" if given["memory"] else ""
+    where = "of a worker " if given["workers"] or given["cluster"] else ""
     again = f", {summary.resumed} of them before" if summary.resumed else ""
     console().print(
         f"{', '.join(str(p) for p in dict.fromkeys(outputs.values()))}: "
         f"{tables.size(summary.moved)} in {summary.seconds:.1f} s, {speed}/s; "
         f"{summary.blocks} block{'s' * (summary.blocks != 1)}{again}; "
-        f"peak memory {tables.size(summary.peak)}{limit}"
+        f"peak memory {where}{tables.size(summary.peak)}{limit}"
     )
 
 
@@ -190,7 +202,10 @@ def _interrupted(interrupt: Interrupted) -> NoReturn:
 # Names that promise nothing but bytes.
 RAW = ("", ".bin", ".raw", ".dat")
 
-OWN = ("out", "shape", "dtype", "memory", "threads", "resume", "force")
+OWN = (
+    "out", "shape", "dtype", "memory", "threads", "resume", "force", "workers", "cluster",
+    "zarr_format",
+)  # fmt: skip
 
 
 def _read(op: Op, given: dict[str, Any]) -> tuple[dict[str, Path], dict[str, Any]]:
@@ -222,11 +237,11 @@ def _refusal(op: Op, name: str, text: str) -> str:
 
 def _check_format(option: str, path: Path) -> None:
     """Refuse a name that promises a format other than those that are written."""
-    if path.suffix.lower() not in (".npy", ".npz", *RAW):
+    if path.suffix.lower() not in (".npy", ".npz", *RAW) and not is_zarr(path):
         listed = ", ".join(s for s in RAW if s)
         raise click.ClickException(
-            f"--{option}: {path.suffix} files are not written; use .npy or .npz, or for raw bytes "
-            f"{listed} or no suffix"
+            f"--{option}: {path.suffix} files are not written; use .npy, .npz or .zarr, or for raw "
+            f"bytes {listed} or no suffix"
         )
 
 

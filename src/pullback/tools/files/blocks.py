@@ -69,6 +69,7 @@ def cut(
     bytes_each: float,
     budget: int,
     narrowest: int | None = None,
+    grain: Sequence[int] = (),
 ) -> Cut:
     """Blocks of at most ``budget`` bytes, as far as the independent dimensions allow.
 
@@ -80,6 +81,8 @@ def cut(
         Bytes of all operands for one element of the full shape.
     narrowest
         The least width of a block across memory, in bytes; ``NARROWEST`` if None.
+    grain
+        Lengths of what is read as one: blocks end there where that leaves anything of them.
     """
     narrowest = NARROWEST if narrowest is None else narrowest
     block = list(case.shape)
@@ -94,6 +97,8 @@ def cut(
         wanted = max(least, int(block[k] * budget / size))
         if across:
             wanted = wanted // least * least
+        if grain and wanted > grain[k]:
+            wanted = wanted // grain[k] * grain[k]
         block[k] = max(1, min(block[k], wanted))
     fits = math.prod(block) * bytes_each <= budget
     return Cut(case.shape, tuple(max(1, b) for b in block), fits)

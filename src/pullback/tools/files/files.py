@@ -1,4 +1,4 @@
-"""Arrays in files: ``.npy``, members of ``.npz``, and raw files of a known dtype."""
+"""Arrays in files: ``.npy``, members of ``.npz``, zarr, and raw files of a known dtype."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ import zipfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...core.vocabulary import ElementKind
 from ...errors import InvalidProblemError, UnsupportedError
 from ...memory.view import DTYPES
+from . import zarrs
+from .targets import is_at
 from .transfer import packed_like, read_box, read_exactly, write_box
+from .zarrs import StoredZarr, ZarrForm
 
 BFLOAT16 = ElementKind.BF16.numpy_dtype
 # Bytes that a file of this process could have, and elements that NumPy could count.
@@ -95,6 +98,9 @@ class Stored:
     array: np.ndarray
     map: mmap.mmap | None
     file: OpenFile
+    # Lengths of what is read as one, and bytes that reading takes beside a buffer.
+    grain: ClassVar[tuple[int, ...]] = ()
+    beside: ClassVar[int] = 0
 
     def _offset(self, part: np.ndarray) -> int:
         assert self.map is not None
@@ -115,13 +121,27 @@ class Stored:
         self.load(self.array, buffer)
         return buffer
 
-    def save(self, part: np.ndarray, buffer: np.ndarray) -> None:
-        """Write a buffer laid out by ``packed_like`` to a part of the array."""
+    def save(self, part: np.ndarray, buffer: np.ndarray, shared: bool = False) -> None:
+        """Write a buffer laid out by ``packed_like`` to a part of the array.
+
+        Where it is ``shared``, others write to what lies beside the part.
+        """
         if os.fstat(self.file.handle).st_size != self.file.size:
             # Writing on would make it as long as it was, with zeros where it was cut.
             raise InvalidProblemError(f"{self.file.name}: was cut or extended during the run")
         if part.size:
-            write_box(self.file.handle, self._offset(part), part, buffer)
+            write_box(self.file.handle, self._offset(part), part, buffer, shared)
+
+    def settle(self) -> None:
+        """See to it that what was written is on the disk."""
+        os.fsync(self.file.handle)
+
+    def is_at(self, path: Path) -> bool:
+        """Whether a name still is that of the file."""
+        return is_at(path, self.file.handle)
+
+
+AnyStored = Stored | StoredZarr
 
 
 def is_raw(path: Path) -> bool:
@@ -131,13 +151,14 @@ def is_raw(path: Path) -> bool:
 
 def open_input(
     path: Path, name: str, dtype: str | None, shape: tuple[int, ...] | None, stack: ExitStack
-) -> Stored:
+) -> AnyStored:
     """Open an operand for reading.
 
     Parameters
     ----------
     path
-        The file; the member of an ``.npz`` is the one called like the operand, or the only one.
+        The file; the member of an ``.npz`` or of a group in a zarr store is the one called like the
+        operand, or the only one.
     name
         The operand, for messages.
     dtype, shape
@@ -145,6 +166,8 @@ def open_input(
     stack
         Closes the file.
     """
+    if zarrs.is_zarr(path):
+        return zarrs.open_input(path, name, lambda found: _element(found, name, dtype))
     archived = path.suffix.lower() == ".npz"
     source = _open(path, name, stack)
     handle = _extracted(source, path, name, stack) if archived else source
@@ -306,6 +329,17 @@ class Form:
     def size(self) -> int:
         """Bytes of the file."""
         return len(self.header) + math.prod(self.shape) * DTYPES[self.element].itemsize
+
+    def create(self, path: Path) -> None:
+        """Make the file; its name must be free."""
+        create(path, self)
+
+    def open(self, path: Path, stack: ExitStack) -> Stored:
+        """Open what ``create`` made for writing, or say what has become of it."""
+        return open_output(path, self, stack)
+
+
+AnyForm = Form | ZarrForm
 
 
 def create(path: Path, form: Form) -> None:

@@ -45,6 +45,11 @@ class Job:
         The most memory this process may occupy, in bytes; None for no limit.
     threads
         Threads of the kernels.
+    zarr_format
+        Of outputs in zarr stores, 2 or 3; None for that of the inputs, or 3.
+    cluster, workers
+        Address of the scheduler of a dask cluster, or how many processes to start as one; None to
+        run in this process.
     """
 
     op: Op
@@ -55,6 +60,9 @@ class Job:
     dtype: str | None = None
     memory: int | None = None
     threads: int | None = None
+    zarr_format: int | None = None
+    cluster: str | None = None
+    workers: int | None = None
 
     def run(
         self,
@@ -74,6 +82,10 @@ class Job:
             Replace outputs that exist.
         """
         start = time.monotonic()
+        if self.cluster is not None and self.workers is not None:
+            raise InvalidProblemError("workers: a cluster that is given has its own")
+        if resume and (self.cluster is not None or self.workers is not None):
+            raise InvalidProblemError("resume: a run on a cluster begins anew")
         self._check_parameters()
         self._check_files()
         with ExitStack() as stack:
@@ -87,8 +99,12 @@ class Job:
             if unasked:
                 raise InvalidProblemError(f"{unasked[0]}: nothing asks {self.op.name} for it")
             shapes = {n: self._result_shape(case, n, arrays) for n in self.outputs}
-            arrays = {n: _fitted(case, n, s) for n, s in stored.items()}
             case.plan(self.threads)  # raises for a problem that cannot be run
+            if self.cluster is not None or self.workers is not None:
+                from .cluster import ClusterRun
+
+                return ClusterRun(self, case, stored, progress).go(shapes, force, start)
+            arrays = {n: _fitted(case, n, s) for n, s in stored.items()}
             return Run(self, case, stored, arrays, progress).go(shapes, resume, force, start)
 
     def _check_targets(self, force: bool) -> None:
@@ -121,14 +137,16 @@ class Job:
         if len({p.resolve() for p in apart}) < len(apart):
             raise InvalidProblemError(f"{' and '.join(self.outputs)}: expected different files")
 
-    def _open(self, stack: ExitStack) -> dict[str, files.Stored]:
+    def _open(self, stack: ExitStack) -> dict[str, files.AnyStored]:
         stored = {}
         for name, path in self.inputs.items():
-            operand = self.op.operand(name)
-            dtype = _RAW.get(operand.type, self.dtype)
-            shape = self._raw_shape(operand)
-            stored[name] = files.open_input(path, _option_name(name), dtype, shape, stack)
+            stored[name] = files.open_input(path, _option_name(name), *self.layout(name), stack)
         return stored
+
+    def layout(self, name: str) -> tuple[str | None, tuple[int, ...] | None]:
+        """The type and shape of an operand, should its file not tell them."""
+        operand = self.op.operand(name)
+        return _RAW.get(operand.type, self.dtype), self._raw_shape(operand)
 
     def _raw_shape(self, operand: Operand) -> tuple[int, ...] | None:
         """The shape of an operand in a raw file, from that of the full operands."""
@@ -236,15 +254,14 @@ class Job:
         return any(a.ndim == len(case.shape) for a in rows)
 
 
-def _fitted(case: Case, name: str, stored: files.Stored) -> np.ndarray:
+def _fitted(case: Case, name: str, stored: files.AnyStored) -> np.ndarray:
     """An operand in the shape the plan wants, or an error that says which that is."""
     wanted, array = case.shape_of(name), stored.array
     if case.is_segmented and case.role(name) in (Role.ELEMENT, Role.ROW):
         if array.shape[0] != wanted[0] or array.size != math.prod(wanted):
             raise InvalidProblemError(f"{name}: expected shape {wanted}, got {array.shape}")
-        if array.ndim > 2 and not array.flags.c_contiguous:
-            array = stored.whole()  # its rows can only be put in order in memory
-        return array.reshape(wanted)
+        # Columns in another order than memory's are put in order block by block.
+        return array.reshape(wanted) if array.flags.c_contiguous or array.ndim <= 2 else array
     if array.shape == wanted:
         return array
     if case.role(name) is Role.ROW:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from .blocks import chunks
-from .files import Stored
+from .files import AnyStored
 from .transfer import flat_bytes, packed_like
+from .zarrs import StoredZarr
 
 # What is read at a time to compute a checksum.
 CHECKED = 1 << 22
@@ -25,8 +26,8 @@ class Operands:
         The inputs; outputs are added to ``stored`` when they are opened.
     """
 
-    def __init__(self, inputs: Mapping[str, Stored]):
-        self.stored = dict(inputs)
+    def __init__(self, inputs: Mapping[str, AnyStored]):
+        self.stored: dict[str, AnyStored] = dict(inputs)
         self._inputs = list(inputs.values())
         self._buffers: dict[str, np.ndarray] = {}
         self._loaded: dict[str, tuple[Any, np.ndarray]] = {}
@@ -83,6 +84,12 @@ class Operands:
         """Raise if an input is no longer what it was."""
         for stored in self._inputs:
             stored.file.check_unchanged()
+
+    def check_chunks(self) -> None:
+        """Raise if a chunk of an input in a zarr store is no longer what it was."""
+        for stored in self._inputs:
+            if isinstance(stored, StoredZarr):
+                stored.file.check_chunks()
 
 
 def _add(checksum: int, buffer: np.ndarray) -> int:

@@ -15,6 +15,8 @@ from typing import Any
 
 from ...errors import InvalidProblemError
 from .files import settle
+from .targets import remove
+from .zarrs import settle_all
 
 # Seconds between notes: what a run that was killed may have to do again.
 PERIOD = 2.0
@@ -117,7 +119,7 @@ class Note:
         if not now and time.monotonic() - self._written < PERIOD:
             return
         for part in self.partials:
-            settle(part)
+            (settle_all if part.is_dir() else settle)(part)
         state = {"job": self._identity, "cut": progress.cut, "blocks": progress.blocks}
         text = json.dumps({**state, "digest": _digest(json.loads(json.dumps(state)))})
         self._scratch.unlink(missing_ok=True)
@@ -142,7 +144,7 @@ class Note:
         self.remove()
         for part in self.partials:
             with suppress(OSError):
-                part.unlink(missing_ok=True)
+                remove(part)
 
 
 def _digest(state: dict[str, Any]) -> str:

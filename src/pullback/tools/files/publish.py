@@ -10,7 +10,7 @@ from ...errors import InvalidProblemError
 from . import files
 from .operands import Operands
 from .partial import Note
-from .targets import check_target, is_at, partial_path, uninterrupted
+from .targets import check_target, give_name, partial_path, uninterrupted
 
 
 class Publication:
@@ -45,9 +45,9 @@ class Publication:
     def publish(self, operands: Operands, note: Note, force: bool) -> None:
         """Give the outputs their names, once they are on the disk; the partial files go."""
         for name, part in self.parts.items():
-            handle = operands.stored[name].file.handle
-            os.fsync(handle)
-            if not is_at(part, handle):
+            stored = operands.stored[name]
+            stored.settle()
+            if not stored.is_at(part):
                 raise InvalidProblemError(f"{part}: was replaced during the run")
         packed = {archive: partial_path(archive) for archive in self.archives}
         try:
@@ -62,7 +62,7 @@ class Publication:
                     os.replace(path, archive)
                 for name, part in self.parts.items():
                     if self.outputs[name] not in packed:
-                        os.replace(part, self.outputs[name])
+                        give_name(part, self.outputs[name])
                 self.done = True
                 for folder in {target.parent for target in self.targets}:
                     files.settle(folder)

@@ -17,15 +17,14 @@ import numpy as np
 from ... import __version__
 from ...core.declare import REQUIRED, Role
 from ...cpu.compile import source_digest
-from ...cut import Cut as RowCut
-from ...cut import Piece, evaluate, to_rows
+from ...cut import warm
 from ...errors import InvalidProblemError, PullbackError
 from ...formulas.record import repeats
 from ...memory.view import DTYPES
 from ...threads import get_num_threads
 from ..bench.warm import warm_up
 from ..case import Case
-from . import files
+from . import files, zarrs
 from .blocks import Cut, cut, folds, gathers, pieces, restored_cut
 from .long_rows import LongRows, fold_segments
 from .operands import Operands
@@ -33,6 +32,7 @@ from .partial import Note, Progress
 from .publish import Publication
 from .resident import available_bytes, peak_bytes, resident_bytes
 from .segments import SegmentCut, check_ids, cut_segments, pick_rows, restored_segments
+from .tables import TableCut, TableRun, column_bytes, cut_columns, restored_table
 from .targets import note_path, uninterrupted
 
 if TYPE_CHECKING:
@@ -45,13 +45,16 @@ LARGEST_BLOCK = 1 << 28
 # Without a limit, a row that is longer than a block is still read as a whole up to this.
 LARGEST_ROW = 1 << 30
 LEAST_ROOM = 24 << 20
+# Of the elements that rows have in memory, what the states of their blocks take at most: five
+# float64 for 512 elements of two bytes, in front of a block and behind it.
+STATES_SHARE = 0.08
 # Of the room for a block of segments, what is read of the table at a time.
 PICKING_SHARE = 0.2
 
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
 
 Arrays = dict[str, np.ndarray]
-Plan = Cut | SegmentCut
+Plan = Cut | SegmentCut | TableCut
 
 
 class Interrupted(KeyboardInterrupt):
@@ -105,7 +108,7 @@ class Run:
         self,
         job: Job,
         case: Case,
-        stored: Mapping[str, files.Stored],
+        stored: Mapping[str, files.AnyStored],
         arrays: Arrays,
         progress: Callable[[int, int], None] | None,
     ):
@@ -128,9 +131,7 @@ class Run:
         self, shapes: Mapping[str, tuple[int, ...]], resume: bool, force: bool, start: float
     ) -> Summary:
         """Run to the end, or keep what is finished and raise."""
-        raw = {n: files.is_raw(self.job.outputs[n]) for n in self.names}
-        kinds = {n: _ELEMENTS[self.case.dtype_of(n)] for n in self.names}
-        forms = {n: files.Form(shapes[n], kinds[n], raw[n]) for n in self.names}
+        forms = {n: self._form(n, shapes[n]) for n in self.names}
         note = Note(
             note_path(self.publication.targets[0]),
             self.publication.parts.values(),
@@ -142,7 +143,8 @@ class Run:
         self.room = self._room()
         # The room differs from run to run, so that the same job may be cut otherwise now.
         plan = self._restored(note, earlier) if earlier else self._cut()
-        if self.job.memory is not None and isinstance(plan, Cut) and not plan.fits:
+        in_pieces = isinstance(plan, TableCut) or (isinstance(plan, Cut) and not plan.fits)
+        if self.job.memory is not None and in_pieces:
             self._prepare_pieces()
             self.room = self._room_beside(0)
             plan = plan if earlier else self._cut()
@@ -157,6 +159,7 @@ class Run:
                 self._verify(note, steps, done)
             try:
                 moved = self._blocks(steps, note, done)
+                self.operands.check_chunks()
                 self.publication.publish(self.operands, note, force)
             except KeyboardInterrupt:
                 if not self.publication.done:  # or else it comes too late
@@ -176,12 +179,20 @@ class Run:
         seconds = time.monotonic() - start
         return Summary(self.total, moved, seconds, plan.count, resumed, discarded, peak_bytes())
 
-    def _begin(self, note: Note, forms: Mapping[str, files.Form], done: Progress) -> None:
+    def _form(self, name: str, shape: tuple[int, ...]) -> files.AnyForm:
+        """What the file of an output is made of."""
+        path, kind = self.job.outputs[name], _ELEMENTS[self.case.dtype_of(name)]
+        if zarrs.is_zarr(path):
+            inputs = self.operands.stored.values()
+            return zarrs.form_like(inputs, shape, kind, self.job.zarr_format)
+        return files.Form(shape, kind, files.is_raw(path))
+
+    def _begin(self, note: Note, forms: Mapping[str, files.AnyForm], done: Progress) -> None:
         """Make the partial files and the first note, or leave nothing."""
         note.discard()
         try:
             for name, part in self.publication.parts.items():
-                files.create(part, forms[name])
+                forms[name].create(part)
             note.save(done, now=True)
         except OSError as error:
             note.discard()
@@ -191,12 +202,12 @@ class Run:
             raise
 
     def _open_outputs(
-        self, note: Note, forms: Mapping[str, files.Form], stack: ExitStack
+        self, note: Note, forms: Mapping[str, files.AnyForm], stack: ExitStack
     ) -> Arrays:
         outputs = {}
         for name, part in self.publication.parts.items():
             try:
-                held = files.open_output(part, forms[name], stack)
+                held = forms[name].open(part, stack)
             except InvalidProblemError as error:
                 raise note.refuse(error) from None
             self.operands.stored[name] = held
@@ -208,6 +219,8 @@ class Run:
         plan: Plan | None = (
             restored_segments(earlier.cut, self.case.segments or 0)
             if "bounds" in earlier.cut
+            else restored_table(earlier.cut, self._tail)
+            if "tail" in earlier.cut
             else restored_cut(earlier.cut, self.case)
         )
         if plan is None or len(earlier.blocks) > plan.count:
@@ -248,24 +261,38 @@ class Run:
         """Bytes that operands may occupy at a time."""
         job, case = self.job, self.case
         segments = None if case.segments is None else min(case.segments, 8)
-        tiny = case.but(shape=_small(case), segments=segments)
+        tiny = case.but(shape=small(case), segments=segments)
         if 0 not in tiny.shape:
             warm_up(tiny)  # what compiling takes is part of what the process takes
         if job.memory is None:
             return max(LARGEST_BLOCK, min(available_bytes() // 2, LARGEST_ROW))
-        self.taken = resident_bytes()
-        return self._room_beside(0 if self._sums_unsorted else self._workspace)
+        self.taken = resident_bytes() + self._beside
+        workspace = 0 if self._sums_unsorted else self._workspace
+        if not case.is_segmented:
+            # States of blocks: of a part of the rows there are as many fewer.
+            workspace = min(workspace, int((job.memory - self.taken) * STATES_SHARE))
+        return self._room_beside(max(0, workspace))
 
     def _prepare_pieces(self) -> None:
         """Count what compiling the kernels of pieces takes."""
-        case = self.case.but(shape=_small(self.case))
-        if case.is_segmented or 0 in case.shape:
-            return
         before = resident_bytes()
-        tiny = {n: np.zeros(case.shape_of(n), case.dtype_of(n)) for n in case.reads}
-        rows = {n: to_rows(case.problem, n, a) for n, a in tiny.items()}
-        evaluate(RowCut(case.problem), [Piece(rows, length=case.extent)])
+        prepare_pieces(self.case)
         self.taken += max(0, resident_bytes() - before)
+
+    @property
+    def _grain(self) -> tuple[int, ...]:
+        """Lengths of the chunks of an input of the full shape, if one has chunks."""
+        stored = self.operands.stored.values()
+        found = (s.grain for s in stored if s.grain and s.array.shape == self.case.shape)
+        return next(found, ())
+
+    @property
+    def _beside(self) -> int:
+        """Bytes that reading and writing takes beside buffers."""
+        into = zarrs.KEPT + zarrs.COPIES * zarrs.TOGETHER
+        writes = any(zarrs.is_zarr(p) for p in self.publication.targets)
+        found = [s.beside for s in self.operands.stored.values()]
+        return max([*found, into if writes else 0])
 
     @property
     def _workspace(self) -> int:
@@ -295,6 +322,8 @@ class Run:
         budget = min(self.room, LARGEST_BLOCK)
         strides = self._strides()
         elements = max(1, math.prod(case.shape))
+        if self._scattered:
+            return self._cut_table()
         if self.gathers:  # it reads anywhere in its table, whatever the block
             table = self.arrays[self.table].nbytes
             each = (self.total - table) / elements
@@ -305,15 +334,16 @@ class Run:
         if self._sums_unsorted:
             return self._cut_sums()
         if case.is_segmented and not folds(case):
-            return self._whole()
+            return self._cut_table()
         each = self.total / elements
-        made = cut(case, strides, each, budget)
+        grain = self._grain
+        made = cut(case, strides, each, budget, grain=grain)
         if made.fits:
             return made
         if math.prod(made.block) * each <= self.room:
             return dataclasses.replace(made, fits=True)
         # Narrow columns that fit are read once, pieces of wide ones once for every sweep.
-        narrow = cut(case, strides, each, int(budget * (1 - PICKING_SHARE)), narrowest=1)
+        narrow = cut(case, strides, each, int(budget * (1 - PICKING_SHARE)), 1, grain)
         if not narrow.fits and repeats(case.formula):
             self._refuse("is not cut along its axis", int(math.prod(narrow.block) * each))
         return narrow if narrow.fits else made
@@ -328,6 +358,27 @@ class Run:
         budget = int(self.room * (1 - PICKING_SHARE))
         ids = self.arrays[self.ids]
         return cut_segments(ids, segments, self._row_bytes, budget, self._load_ids)
+
+    @property
+    def _scattered(self) -> bool:
+        """Whether the columns of a table are not in the order of memory."""
+        return self.case.is_segmented and any(a.ndim > 2 for a in self.arrays.values())
+
+    @property
+    def _tail(self) -> tuple[int, ...]:
+        """Dimensions of the columns of a table."""
+        shapes = (a.shape[1:] for a in self.arrays.values() if a.ndim > 2)
+        return next(shapes, self.case.shape[1:])
+
+    def _cut_table(self) -> Plan:
+        """One block if everything fits, also twice where it must be put in order; else columns."""
+        case = self.case
+        if self.total * (1 + self._scattered) + self._workspace <= self.room:
+            return Cut(case.shape, tuple(max(1, n) for n in case.shape), True)
+        made = cut_columns(case, self._tail, self.room)
+        if made is None:
+            self._refuse("needs the states of all segments", 2 * column_bytes(case))
+        return made
 
     def _refuse(self, why: str, needed: int) -> NoReturn:
         """Raise for what needs more bytes at a time than there is room for."""
@@ -397,6 +448,8 @@ class Run:
         """The blocks in order."""
         if isinstance(plan, SegmentCut):
             return list(self._segment_steps(plan, outputs))
+        if isinstance(plan, TableCut):
+            return list(self._table_steps(plan, outputs))
         return [self._step(where, plan, outputs) for where in plan.slices()]
 
     def _segment_steps(self, plan: SegmentCut, outputs: Arrays) -> Iterator[Step]:
@@ -407,6 +460,38 @@ class Run:
             alone = count * self._row_bytes > self.room
             run = self._run_long_segment if alone else self._run_segments
             yield Step(size, part, partial(run, segments, count, part))
+
+    def _table_steps(self, plan: TableCut, outputs: Arrays) -> Iterator[Step]:
+        def whole(arrays: Arrays) -> Arrays:
+            return {
+                n: a if a.ndim != 2 else a.reshape(len(a), *plan.tail) for n, a in arrays.items()
+            }
+
+        arrays, results = whole(self.arrays), whole(outputs)
+        for columns in plan.boxes():
+            where = (slice(None), *columns)
+            parts = {n: a[where] for n, a in results.items()}
+            size = self.total // plan.count
+            run = partial(self._run_table, arrays, results, columns, parts, size)
+            yield Step(size, parts, run)
+
+    def _run_table(
+        self,
+        arrays: Arrays,
+        results: Arrays,
+        columns: tuple[slice, ...],
+        parts: Arrays,
+        size: int,
+        moved: int,
+    ) -> int:
+        """Run a block of columns, its rows in pieces."""
+
+        def tell(share: float) -> None:
+            self.progress(moved + int(size * min(share, 0.99)), self.total)
+
+        case, room = self.case, self.room
+        TableRun(self.operands, case, arrays, results, columns, room, _in_thread, tell).go()
+        return self.operands.checksum(parts)
 
     def _step(self, where: tuple[slice, ...], plan: Cut, outputs: Arrays) -> Step:
         block = pieces(self.case, self.arrays, where)
@@ -422,6 +507,8 @@ class Run:
     def _run_block(self, lengths: tuple[int, ...], block: Arrays, parts: Arrays, moved: int) -> int:
         """Run a block on copies of its operands."""
         inputs = {n: self.operands.load(n, a) for n, a in block.items()}
+        if self._scattered:
+            inputs = {n: a.reshape(self.case.shape_of(n)) for n, a in inputs.items()}
         results = self.operands.buffers(parts)
         plan = self.case.but(shape=lengths).plan(self.threads)
         _in_thread(lambda: plan.run(**inputs, **results))
@@ -523,7 +610,13 @@ def _in_thread(call: Callable[[], Any]) -> Any:
     return result[0]
 
 
-def _small(case: Case) -> tuple[int, ...]:
+def prepare_pieces(case: Case) -> None:
+    """Have the kernels of pieces."""
+    warm(case.problem, tuple((n, str(case.dtype_of(n))) for n in case.reads))
+
+
+def small(case: Case) -> tuple[int, ...]:
+    """The shape of a case that is run to have its kernels."""
     return tuple(min(n, 64) if k > 3 else min(n, 32) for k, n in enumerate(case.shape))
 
 

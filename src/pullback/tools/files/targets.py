@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidProblemError
+from .zarrs import holds_array, is_zarr
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -52,7 +54,9 @@ def check_target(target: Path, force: bool) -> None:
         raise InvalidProblemError(
             f"{target}: is a symbolic link to {os.readlink(target)}; name the file itself"
         )
-    if not stat.S_ISREG(mode):
+    if stat.S_ISDIR(mode) and is_zarr(target) and not holds_array(target):
+        raise InvalidProblemError(f"{target}: is a folder that holds no zarr array")
+    if not stat.S_ISREG(mode) and not (stat.S_ISDIR(mode) and is_zarr(target)):
         raise InvalidProblemError(f"{target}: is {_KINDS.get(stat.S_IFMT(mode), 'no file')}")
     if not force:
         raise InvalidProblemError(f"{target}: exists already; --force replaces it")
@@ -155,6 +159,31 @@ def _owner(handle: int) -> str:
     if len(words) != 2 or not words[0].isdigit():
         return "another run"
     return f"another run (process {words[0]} on {words[1]})"
+
+
+def remove(path: Path) -> None:
+    """Remove what a run has made, a file or the folder of an array, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def give_name(part: Path, target: Path) -> None:
+    """Give a finished output its name; what had the name before goes."""
+    if not target.is_dir():
+        os.replace(part, target)
+        return
+    # A folder that holds something is not replaced in one step.
+    old = target.with_name(f".{target.name}.replaced")
+    remove(old)
+    os.rename(target, old)
+    try:
+        os.rename(part, target)
+    except OSError:
+        os.rename(old, target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

@@ -53,13 +53,16 @@ def _layout(part: np.ndarray) -> tuple[int, list[tuple[int, int]]]:
     return run, [(n, s) for s, n in reversed(dimensions[inside:])]
 
 
-def _groups(offset: int, run: int, outer: list[tuple[int, int]]) -> Iterator[_Runs]:
-    """Runs that one call moves, in the order in which memory holds them."""
+def _groups(offset: int, run: int, outer: list[tuple[int, int]], gap: int) -> Iterator[_Runs]:
+    """Runs that one call moves, in the order in which memory holds them.
+
+    It moves what lies between them too, where that is ``gap`` bytes or less.
+    """
     if not outer:
         yield _Runs(offset, 1, run)
         return
     count, step = outer[-1]
-    together = max(1, SCRATCH // step) if step - run <= SMALL_GAP else 1
+    together = max(1, SCRATCH // step) if step - run <= gap else 1
     starts = np.array([offset])
     for length, stride in outer[:-1]:
         starts = (starts[:, None] + np.arange(length) * stride).ravel()
@@ -90,7 +93,7 @@ def read_box(handle: int, offset: int, part: np.ndarray, buffer: np.ndarray) -> 
     into = flat_bytes(buffer)
     scratch = np.empty(0, np.uint8)
     at = 0
-    for runs in _groups(offset, run, outer):
+    for runs in _groups(offset, run, outer, SMALL_GAP):
         size = runs.count * run
         if runs.count == 1:
             _fill(handle, runs.offset, into[at : at + size])
@@ -104,17 +107,22 @@ def read_box(handle: int, offset: int, part: np.ndarray, buffer: np.ndarray) -> 
         at += size
 
 
-def write_box(handle: int, offset: int, part: np.ndarray, buffer: np.ndarray) -> None:
-    """Write a packed buffer to a part of a file, which has been given its size before."""
+def write_box(
+    handle: int, offset: int, part: np.ndarray, buffer: np.ndarray, shared: bool = False
+) -> None:
+    """Write a packed buffer to a part of a file, which has been given its size before.
+
+    Where it is ``shared``, others may be writing what lies between the runs.
+    """
     run, outer = _layout(part)
     source = flat_bytes(buffer)
     at = 0
-    for runs in _groups(offset, run, outer):
+    for runs in _groups(offset, run, outer, 0 if shared else SMALL_GAP):
         size = runs.count * run
         if runs.count == 1:
             _put(handle, runs.offset, source[at : at + size])
         else:
-            # What lies in the gaps is written back as it was: no other process has this file.
+            # What lies in the gaps is written back as it was: nobody else writes to this file.
             covered = np.empty((runs.count - 1) * runs.step + run, np.uint8)
             _fill(handle, runs.offset, covered)
             found = _strided(covered, runs, run, part.dtype)

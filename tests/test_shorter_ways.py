@@ -1,0 +1,109 @@
+"""Shorter ways through packed rows give the bits of the long one, which strided rows take.
+
+softmax keeps the exp of its sum for its result, an extreme is looked for in any order, a product is
+held within range after every fourth factor. Each has a case that it must leave to the long way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import pullback as pb
+
+# With tails behind eight and sixteen, and several blocks.
+EXTENTS = (5, 87, 1024, 4136, 9001)
+
+
+def strided(x):
+    wide = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
+    wide[..., ::2] = x
+    return wide[..., ::2]
+
+
+def assert_same_bits(a, b):
+    assert a.dtype == b.dtype
+    assert a.shape == b.shape
+    numbers = ~np.isnan(a)
+    assert (numbers == ~np.isnan(b)).all()
+    assert a[numbers].tobytes() == b[numbers].tobytes()
+
+
+def rows(extent: int) -> np.ndarray:
+    """Ordinary numbers but for a few: the third row has its extreme at a zero of either sign."""
+    rng = np.random.default_rng(extent)
+    x = rng.standard_normal((8, extent)).astype("f4")
+    for k, value in enumerate((-95.0, -150.0, -300.0, -np.inf)):
+        x[0, k * extent // 4] = value
+    x[1] -= 100.0
+    x[1, extent // 2] = 0.0
+    x[2] = -np.abs(x[2])
+    x[2, extent // 3 :: 7] = -0.0
+    x[2, extent // 2 :: 11] = 0.0
+    x[3, extent - 1] = np.nan
+    x[4, extent // 2] = np.inf
+    x[5] = -np.inf
+    x[6] *= np.float32(2.0**100)
+    x[7] *= np.float32(2.0**-110)
+    return x
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+@pytest.mark.parametrize("name", ["softmax", "max", "min"])
+def test_bits_of_strided_rows(name, extent):
+    function = getattr(pb, name)
+    x = rows(extent)
+    for data in (x, -x):
+        assert_same_bits(function(data, -1), function(strided(data), -1))
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+def test_softmax_in_place(extent):
+    x = rows(extent)
+    want = pb.softmax(x)
+    assert_same_bits(pb.softmax(x, out=x), want)
+
+
+@pytest.mark.parametrize("extent", EXTENTS)
+def test_products_that_would_leave_the_range(extent):
+    rng = np.random.default_rng(extent)
+    x = 1 + 0.01 * rng.standard_normal((6, extent))
+    half = extent // 2
+    x[1, :half] *= 2.0**-120
+    x[1, half : 2 * half] *= 2.0**120
+    x[2, :half] *= 2.0**120
+    x[2, half : 2 * half] *= 2.0**-120
+    x[3, half] = 0.0
+    x[4, half] = np.inf
+    x[5, ::2] *= 2.0**-140
+    x = x.astype("f4")
+    found = pb.prod(x, -1)
+    assert_same_bits(found, pb.prod(strided(x), -1))
+    want = [np.prod(np.frexp(row)[0], dtype="g") for row in x[:3]]
+    powers = [np.frexp(row)[1].sum() for row in x[:3]]
+    with np.errstate(over="ignore", under="ignore"):
+        exact = np.ldexp(np.array(want, "g"), powers).astype("f4")
+    np.testing.assert_allclose(found[:3], exact, rtol=2e-7)
+
+
+def test_a_call_made_again_takes_rows_in_either_shape():
+    x = np.random.default_rng(1).random((4, 87), "f4")
+    dy = np.arange(4, dtype="f4")
+    for _ in range(3):
+        total = pb.sum(x, -1)
+        assert total.shape == (4,)
+        assert pb.sum(x, -1, keepdims=True).tobytes() == total.tobytes()
+        out = np.empty(4, "f4")
+        assert pb.sum(x, -1, out=out) is out
+        assert out.tobytes() == total.tobytes()
+        squeezed = pb.sum_backward(dy, shape=x.shape, axis=-1)
+        kept = pb.sum_backward(dy[:, None], shape=x.shape, axis=-1)
+        assert squeezed.tobytes() == kept.tobytes() == np.repeat(dy, 87).tobytes()
+        for wrong in (np.empty((4, 1), "f4"), np.empty(5, "f4"), np.empty(4, "f8")):
+            before = wrong.copy()
+            with pytest.raises(pb.InvalidProblemError, match="out"):
+                pb.sum(x, -1, out=wrong)
+            assert wrong.tobytes() == before.tobytes()
+        out.flags.writeable = False
+        with pytest.raises(pb.InvalidProblemError, match="out"):
+            pb.sum(x, -1, out=out)
