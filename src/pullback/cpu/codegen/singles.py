@@ -18,7 +18,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ...formulas.bind import Binder
-from .lanes import I1, I32, Comparable, compared
+from .lanes import I1, I32
 
 FLOAT = ir.FloatType()
 
@@ -158,7 +158,7 @@ class Condition:
         raise TypeError("a formula must use where(), not if: lanes may differ")
 
 
-class Single(Comparable):
+class Single:
     """A number per lane: ``v``, with ``low`` beside it where that is not all.
 
     ``exact`` unless it has been rounded; ``parts`` are what a rounded sum is one of, ``factors``
@@ -204,11 +204,37 @@ class Single(Comparable):
     def __rtruediv__(self, other):
         return _quotient(_single(self.trace, other), self)
 
-    def _compare(self, sign, other):
+    def _compare(self, sign, other, ordered=True):
         other = _single(self.trace, other)
         if self.low is not None or other.low is not None or not (self.exact and other.exact):
             raise NotInSingles("a comparison of rounded numbers")
-        return Condition(self.trace, compared(self.trace.builder, sign, self.v, other.v))
+        builder = self.trace.builder
+        compare = builder.fcmp_ordered if ordered else builder.fcmp_unordered
+        return Condition(self.trace, compare(sign, self.v, other.v))
+
+    def __eq__(self, other):
+        return self._compare("==", other)
+
+    def __ne__(self, other):
+        return self._compare("!=", other, ordered=False)
+
+    def __lt__(self, other):
+        return self._compare("<", other)
+
+    def __le__(self, other):
+        return self._compare("<=", other)
+
+    def __gt__(self, other):
+        return self._compare(">", other)
+
+    def __ge__(self, other):
+        return self._compare(">=", other)
+
+    def __and__(self, other):
+        return _condition(self) & other
+
+    def __or__(self, other):
+        return _condition(self) | other
 
 
 def _condition(value) -> Condition:
