@@ -13,7 +13,9 @@ import pullback
 SOURCE = Path(pullback.__file__).resolve().parents[1]
 
 
-def run_script(code: str, *, flags=("-W", "error"), source: Path = SOURCE, **environment) -> str:
+def run_script(
+    code: str, *, flags=("-W", "error"), source: Path = SOURCE, seconds: int = 300, **environment
+) -> str:
     """Standard output of a script that must succeed; ``environment`` overrides variables."""
     paths = [str(source), str(Path(__file__).parent)]
     variables = {**os.environ, **{k: str(v) for k, v in environment.items()}}
@@ -23,7 +25,7 @@ def run_script(code: str, *, flags=("-W", "error"), source: Path = SOURCE, **env
         env=variables,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=seconds,
         check=False,
     )
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -27,6 +27,8 @@ def test_shards_begin_where_torch_puts_them(n: int, sizes: tuple[int, ...]) -> N
     assert (found[0], found[-1]) == (0, n)
 
 
+# Without kernels on the disk a script compiles those of all ops.
+COLD = 1200
 no_fork = pytest.mark.skipif(sys.platform == "win32", reason="processes are forked")
 
 
@@ -34,7 +36,7 @@ no_fork = pytest.mark.skipif(sys.platform == "win32", reason="processes are fork
 def test_every_op_on_dtensors() -> None:
     pytest.importorskip("torch.distributed.tensor")
     script = "import shards_torch; shards_torch.main()"
-    assert "compiled: same bytes" in run_script(script, flags=())
+    assert "compiled: same bytes" in run_script(script, flags=(), seconds=COLD)
 
 
 @no_fork
@@ -42,17 +44,19 @@ def test_a_scan_on_four_processes() -> None:
     """Shards of 625 elements: what does not fill blocks of 512 moves, and so do borders."""
     pytest.importorskip("torch.distributed.tensor")
     script = "import shards_torch; shards_torch.check_one('linear_recurrence_backward')"
-    assert "same bytes" in run_script(script, flags=())
+    assert "same bytes" in run_script(script, flags=(), seconds=COLD)
 
 
 def test_every_op_on_sharded_jax_arrays() -> None:
     pytest.importorskip("jax")
-    printed = run_script("import shards_jax; shards_jax.main()", flags=())
+    printed = run_script("import shards_jax; shards_jax.main()", flags=(), seconds=COLD)
     assert printed.count("same bytes") == 4
 
 
 def test_a_scan_on_two_devices() -> None:
     """Shards of 2400 elements, of which 160 move."""
     pytest.importorskip("jax")
-    printed = run_script("import shards_jax; shards_jax.check_one('cumsum')", flags=())
+    printed = run_script(
+        "import shards_jax; shards_jax.check_one('cumsum')", flags=(), seconds=COLD
+    )
     assert "same bytes" in printed
