@@ -448,8 +448,8 @@ class TestSignals:
         for _ in range(60):
             (folder / "dx.npy").unlink()
             timer = threading.Timer(choose.uniform(0, 0.05), os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
             try:
+                timer.start()
                 job(folder).run()
                 timer.join()
                 time.sleep(0.01)
