@@ -70,7 +70,7 @@ class TestRefusals:
     @pytest.mark.parametrize("name", ["o.parquet", "o.h5", "o.npy.gz"])
     def test_output_of_a_format_that_is_not_written(self, folder: Path, name: str) -> None:
         line = refused(folder, "cumsum", "--x", folder / "x.npy", "--out", folder / name)
-        assert f"--out: {Path(name).suffix} files are not written; use .npy or .npz" in line
+        assert f"--out: {Path(name).suffix} files are not written; use .npy, .npz or .zarr" in line
         line = refused(folder, "lerp_backward", "--dy", folder / "x.npy", "--weight", "0.5",
                        "--da", folder / name)  # fmt: skip
         assert line.startswith("pullback: --da: ")
