@@ -322,7 +322,8 @@ def test_batches_of_ids_and_of_offsets():
 def test_signatures_and_docstrings_follow_from_the_rows():
     shown = str(inspect.signature(pt.linear_recurrence))
     assert shown == (
-        "(a, b, dim=-1, *, initial=None, resets=None, reverse=False, return_final=False)"
+        "(a, b, dim=-1, *, initial=None, resets=None, offsets=None, reverse=False, "
+        "return_final=False)"
     )
     shown = str(inspect.signature(pt.segment_max))
     assert shown == (
