@@ -72,9 +72,11 @@ class TestNames:
         assert "is where the unfinished" in line
 
     def test_output_where_another_is_kept(self, folder: Path) -> None:
-        line = refused(folder, "lerp_backward", "--dy", folder / "dy.npy", "--weight", 0.5, "--da",
-                       folder / "a.npy", "--db", folder / ".a.npy.partial")  # fmt: skip
-        assert "is where the unfinished" in line
+        outputs = {"da": folder / "a.npy", "db": folder / ".a.npy.partial"}
+        job = Job(find_op("lerp_backward"), {"dy": folder / "dy.npy"}, outputs, {"weight": 0.5})
+        with pytest.raises(InvalidProblemError, match="is where the unfinished"):
+            job.run()
+        assert contents(folder).keys() == {"dy.npy"}
 
     def test_one_archive_by_two_names(self, folder: Path) -> None:
         os.symlink(folder, folder / "loop")
