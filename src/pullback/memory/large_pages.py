@@ -16,13 +16,3 @@ ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)
 madvise = getattr(ctypes.CDLL(None), "madvise", None) if ADVICE is not None else None
 if madvise is not None:
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-
-
-def use_large_pages(address: int, nbytes: int) -> None:
-    """Advise the system to back memory by large pages; where it cannot, nothing happens."""
-    if madvise is None:
-        return
-    first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (address + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    if first < last:
-        madvise(first, last - first, ADVICE)
