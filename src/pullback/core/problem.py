@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidProblemError, UnsupportedError
-from ..formulas.record import Formula, in_doubles, names_read
+from ..formulas.record import Formula, RowFormula, in_doubles, names_read, repeats
 from ..precision import DEFAULT, get_precision
 from . import parse
 from .declare import REQUIRED, Op, Operand, Parameter, Role, Type
@@ -257,3 +257,12 @@ def parsed(parameter: Parameter, value: Any, what: str) -> Any:
         names = ", ".join(map(str, parameter.choices))
         raise UnsupportedError(f"{what}: expected one of {names}, got {value!r}")
     return value
+
+
+def folded_by_segments(op: Op, formula: Formula) -> RowFormula:
+    """A formula as kernels by segment take it, or the reason why they do not."""
+    if not isinstance(formula, RowFormula):
+        raise UnsupportedError(f"{op.name}: a segment op folds rows, it does not scan them")
+    if repeats(formula):
+        raise UnsupportedError(f"{op.name}: a pass over segments cannot be taken again")
+    return formula

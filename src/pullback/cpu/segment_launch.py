@@ -8,9 +8,9 @@ from functools import cache, partial
 from typing import Any
 
 from ..core.declare import Op, Operand, Role, Type
-from ..core.problem import Problem
+from ..core.problem import Problem, folded_by_segments
 from ..errors import UnsupportedError
-from ..formulas.record import RowFormula, in_doubles, is_pointwise, names_read, repeats
+from ..formulas.record import RowFormula, in_doubles, is_pointwise, names_read
 from . import machine, pool
 from . import segment_words as segment
 from .compile import Kernel, compile_kernel
@@ -25,12 +25,7 @@ _NO_FORMULA = RowFormula()
 
 def record_of(problem: Problem) -> RowFormula:
     """The record that a kernel computes, in float64."""
-    formula = problem.formula_in_doubles
-    if not isinstance(formula, RowFormula):
-        raise UnsupportedError(f"{problem.op.name}: a segment op folds rows, it does not scan them")
-    if repeats(formula):
-        raise UnsupportedError(f"{problem.op.name}: a pass over segments cannot be taken again")
-    return formula
+    return folded_by_segments(problem.op, problem.formula_in_doubles)
 
 
 def order_of(problem: Problem) -> str:

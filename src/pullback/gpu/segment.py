@@ -15,9 +15,8 @@ import triton
 import triton.language as tl
 
 from ..core.declare import Role
-from ..core.problem import Problem
-from ..errors import UnsupportedError
-from ..formulas.record import RowFormula, asks_of_rows, names_read, repeats
+from ..core.problem import Problem, folded_by_segments
+from ..formulas.record import RowFormula, asks_of_rows, names_read
 from ..memory.view import DTYPES
 from .frame import Shape, shape_of, vector_of
 from .rows import folds_of
@@ -100,12 +99,7 @@ def has_runs(problem: Problem) -> bool:
 
 def record_of(problem: Problem) -> RowFormula:
     """The record of a segment op."""
-    formula = problem.formula
-    if not isinstance(formula, RowFormula):
-        raise UnsupportedError(f"{problem.op.name}: a segment op folds rows, it does not scan them")
-    if repeats(formula):
-        raise UnsupportedError(f"{problem.op.name}: a pass over segments cannot be taken again")
-    return formula
+    return folded_by_segments(problem.op, problem.formula)
 
 
 def check_step(problem: Problem, id_stride: int, wants_order: bool, ids: str = "i64") -> Step:

@@ -86,11 +86,50 @@ class Truth:
         raise TypeError("a formula must use where(), not if: lanes may differ")
 
 
-class Lanes:
+def compared(builder, sign, left, right):
+    """A comparison of floats: of NaN none holds but that it differs."""
+    compare = builder.fcmp_unordered if sign == "!=" else builder.fcmp_ordered
+    return compare(sign, left, right)
+
+
+class Comparable:
+    """Comparisons, and truth of bool operands, which are read as 1.0 or 0.0."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def _compare(self, sign: str, other):
+        raise NotImplementedError
+
+    def __eq__(self, other):
+        return self._compare("==", other)
+
+    def __ne__(self, other):
+        return self._compare("!=", other)
+
+    def __lt__(self, other):
+        return self._compare("<", other)
+
+    def __le__(self, other):
+        return self._compare("<=", other)
+
+    def __gt__(self, other):
+        return self._compare(">", other)
+
+    def __ge__(self, other):
+        return self._compare(">=", other)
+
+    def __and__(self, other):
+        return (self != 0.0) & other
+
+    def __or__(self, other):
+        return (self != 0.0) | other
+
+
+class Lanes(Comparable):
     """A number per lane, with the arithmetic of a float; a single lane where ``v`` is scalar."""
 
     __slots__ = ("builder", "v")
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, builder, v):
         self.builder, self.v = builder, v
@@ -124,32 +163,8 @@ class Lanes:
         return Lanes(self.builder, self.builder.fneg(self.v))
 
     def _compare(self, sign, other):
-        return Truth(self.builder, self.builder.fcmp_ordered(sign, self.v, _ir(other, self.v.type)))
-
-    def __eq__(self, other):
-        return self._compare("==", other)
-
-    def __lt__(self, other):
-        return self._compare("<", other)
-
-    def __le__(self, other):
-        return self._compare("<=", other)
-
-    def __gt__(self, other):
-        return self._compare(">", other)
-
-    def __ge__(self, other):
-        return self._compare(">=", other)
-
-    def __ne__(self, other):
         right = _ir(other, self.v.type)
-        return Truth(self.builder, self.builder.fcmp_unordered("!=", self.v, right))
-
-    def __and__(self, other):
-        return _truth(self) & other
-
-    def __or__(self, other):
-        return _truth(self) | other
+        return Truth(self.builder, compared(self.builder, sign, self.v, right))
 
 
 def _truth(value: Truth | Lanes) -> Truth:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ...formulas.bind import Binder
-from .lanes import I1, I32
+from .lanes import I1, I32, Comparable, compared
 
 FLOAT = ir.FloatType()
 
@@ -158,7 +158,7 @@ class Condition:
         raise TypeError("a formula must use where(), not if: lanes may differ")
 
 
-class Single:
+class Single(Comparable):
     """A number per lane: ``v``, with ``low`` beside it where that is not all.
 
     ``exact`` unless it has been rounded; ``parts`` are what a rounded sum is one of, ``factors``
@@ -204,37 +204,11 @@ class Single:
     def __rtruediv__(self, other):
         return _quotient(_single(self.trace, other), self)
 
-    def _compare(self, sign, other, ordered=True):
+    def _compare(self, sign, other):
         other = _single(self.trace, other)
         if self.low is not None or other.low is not None or not (self.exact and other.exact):
             raise NotInSingles("a comparison of rounded numbers")
-        builder = self.trace.builder
-        compare = builder.fcmp_ordered if ordered else builder.fcmp_unordered
-        return Condition(self.trace, compare(sign, self.v, other.v))
-
-    def __eq__(self, other):
-        return self._compare("==", other)
-
-    def __ne__(self, other):
-        return self._compare("!=", other, ordered=False)
-
-    def __lt__(self, other):
-        return self._compare("<", other)
-
-    def __le__(self, other):
-        return self._compare("<=", other)
-
-    def __gt__(self, other):
-        return self._compare(">", other)
-
-    def __ge__(self, other):
-        return self._compare(">=", other)
-
-    def __and__(self, other):
-        return _condition(self) & other
-
-    def __or__(self, other):
-        return _condition(self) | other
+        return Condition(self.trace, compared(self.trace.builder, sign, self.v, other.v))
 
 
 def _condition(value) -> Condition:
