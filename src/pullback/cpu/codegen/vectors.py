@@ -146,16 +146,6 @@ def last_lanes(context, count):
 
 
 @intrinsic
-def every_lane_if(context, condition):
-    """1.0 in every lane, or 0.0."""
-
-    def codegen(ctx, builder, sig, args):
-        return builder.select(args[0], doubles(1.0), doubles(0.0))
-
-    return Vector(types.boolean), codegen
-
-
-@intrinsic
 def counting(context, start, step):
     """start, start + step, ... as floats: positions along an axis."""
 
