@@ -112,8 +112,7 @@ class SegmentKey:
     op: Op
     selection: tuple[Any, ...]
     element: str
-    ids: str
-    order: str
+    together: bool  # whether the rows of a segment lie together, by sorted ids or offsets
     way: str
     full: tuple[str, ...]
     row: tuple[str, ...]
@@ -129,7 +128,7 @@ def kernel_for(key: SegmentKey) -> Kernel:
     record = in_doubles(key.op.record(key.selection, key.element), key.element)
     formula = numbered(record, key.op.data, (*key.full, *key.row))
     assert isinstance(formula, RowFormula)
-    element, ids = key.element, key.ids
+    element = key.element
 
     def make():
         from .codegen.operands import Operands
@@ -145,18 +144,20 @@ def kernel_for(key: SegmentKey) -> Kernel:
             types=dict(key.types),
         )
         if key.way == "pointwise":
-            return make_pointwise_kernel(formula, element, operands, ids)
+            return make_pointwise_kernel(formula, element, operands)
         if key.way == "tiles":
-            return make_tiles_kernel(formula, element, operands, ids)
-        return make_runs_kernel(formula, element, operands, ids, key.order)
+            return make_tiles_kernel(formula, element, operands)
+        return make_runs_kernel(formula, element, operands, key.together)
 
     outputs = "_".join(key.outputs[w] for w in key.written)
     operands = "_of_".join(("_".join(key.full), "_".join(key.row), outputs))
     operands += "".join(f"_{name}_{kind}" for name, kind in key.types)
-    chosen = "-".join(str(value) for value in key.selection) or "any"
-    order = key.order if key.way == "runs" else "any"
-    way = f"segment-{key.way}{'-packed' if key.packed else ''}"
-    words = (key.op.name, chosen, element, ids, order, operands, way)
+    if key.way == "runs":
+        way = "together" if key.together else "in_order"
+    else:
+        way = f"{key.way}_packed" if key.packed else key.way
+    # What was chosen is in the formula: ids and offsets share a kernel that has the same one.
+    words = (key.op.name, element, operands, f"segment_{way}")
     return compile_kernel("-".join(words), formula, make)
 
 
@@ -209,8 +210,7 @@ class SegmentLaunch:
             op,
             problem.selection,
             problem.element,
-            ids,
-            order_of(problem),
+            order_of(problem) != "unsorted",
             way_of(problem),
             tuple(o.symbol for o in full),
             tuple(o.symbol for o in row),
@@ -220,10 +220,12 @@ class SegmentLaunch:
         )
         template = self._words(problem, [strides[o.name] for o in operands])
         template[segment.ID_STRIDE] = strides[by][0]
+        template[segment.ID_SIZE] = ITEMSIZE[ids]
+        template[segment.BY_OFFSETS] = order_of(problem) == "offsets"
         template[segment.FIRST_OUTPUT] = len(operands) - len(outputs)
         patches = [Patch(segment.IDS, by)]
         patches += [Patch(segment.OPERANDS + 3 * k, o.name) for k, o in enumerate(operands)]
-        phases = self._phases(problem, key, operands)
+        phases = self._phases(problem, key, ids, operands)
         tiles = tiles_of(problem, max(1, pool.threads_for(2, phases[0].traffic, threads)))
         workspace = tiles.bytes if tiles else workspace_bytes(problem)
         if tiles:
@@ -254,21 +256,23 @@ class SegmentLaunch:
         return words
 
     @staticmethod
-    def _phases(problem: Problem, key: SegmentKey, operands: list[Operand]) -> list[Phase]:
+    def _phases(
+        problem: Problem, key: SegmentKey, ids: str, operands: list[Operand]
+    ) -> list[Phase]:
         rows, segments = problem.num_inputs, problem.num_segments
         width = problem.embedding_dim * ITEMSIZE[problem.element]
         counts = [segments if o.role is Role.ROW else rows for o in operands]
-        traffic = sum(counts) * width + rows * ITEMSIZE[key.ids]
+        traffic = sum(counts) * width + rows * ITEMSIZE[ids]
         if key.way == "gather":
-            return [Phase(partial(plain_kernel, "gather", key.element, key.ids), rows, traffic)]
+            return [Phase(partial(plain_kernel, "gather", key.element, ids), rows, traffic)]
         if key.way == "pointwise":
             return [Phase(partial(kernel_for, key), rows, traffic)]
         phases = [Phase(partial(kernel_for, key), segments, traffic)]
-        by_offsets = key.order == "offsets"
+        by_offsets = order_of(problem) == "offsets"
         writes_elements = operands[-1].role is Role.ELEMENT
         if writes_elements and (problem.drops or by_offsets):
-            kernel = partial(plain_kernel, "clear", key.element, key.ids, by_offsets)
-            phases.append(Phase(kernel, rows, rows * (width + ITEMSIZE[key.ids])))
+            kernel = partial(plain_kernel, "clear", key.element, ids, by_offsets)
+            phases.append(Phase(kernel, rows, rows * (width + ITEMSIZE[ids])))
         return phases
 
     @staticmethod

@@ -19,6 +19,7 @@ from ..segment_words import (
     COUNTS,
     FIRST_OUTPUT,
     FLAGS,
+    ID_SIZE,
     ID_STRIDE,
     IDS,
     NUM_COLUMNS,
@@ -37,26 +38,27 @@ BLOCK = 4 * LANES
 LONGS, BYTE = ir.VectorType(I64, LANES), ir.IntType(LANES)
 
 
-def make_id_from(ids: str):
-    """``id_from(address)``: an id, or an offset."""
-    wide = ids == "i64"
+@inner
+def id_from(address, size):
+    """An id or an offset of four bytes or eight."""
+    return word(address, 0) if size == 8 else int32_at(address)
 
-    @inner
-    def id_from(address):
-        return word(address, 0) if wide else int32_at(address)
 
-    return id_from
+@inner
+def id_at(p, n):
+    """The id of a row, or an offset, of the size that the block says."""
+    return id_from(word(p, IDS) + n * word(p, ID_STRIDE), word(p, ID_SIZE))
 
 
 def make_id_at(ids: str):
-    """``id_at(p, n)``: the id of a row, or an offset."""
-    id_from = make_id_from(ids)
+    """``id_at(p, n)`` of ids of one type, for kernels that do little else than read them."""
+    size = ITEMSIZE[ids]
 
     @inner
-    def id_at(p, n):
-        return id_from(word(p, IDS) + n * word(p, ID_STRIDE))
+    def typed_id_at(p, n):
+        return id_from(word(p, IDS) + n * word(p, ID_STRIDE), size)
 
-    return id_at
+    return typed_id_at
 
 
 def _any_of_eight(bits: int):

@@ -18,6 +18,8 @@ from ..codegen.operands import Operands, constants
 from ..codegen.passes import BoundPass
 from ..codegen.vectors import counting, no_vectors, stack, unpack
 from ..segment_words import (
+    BY_OFFSETS,
+    ID_SIZE,
     ID_STRIDE,
     IDS,
     NUM_COLUMNS,
@@ -29,7 +31,7 @@ from ..segment_words import (
 )
 from ..segment_words import TILE as WIDTH
 from ..words import LINE
-from .segment import make_clear_row, make_id_at, make_id_from
+from .segment import id_at, id_from, make_clear_row
 from .segment_tile import PITCH, TILE, Tile, row_in_order, row_itself
 
 
@@ -119,54 +121,49 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
     return compute, memory_of, state_at // 8 + largest * TILE
 
 
-def _make_runs(ids: str, order: str):
-    """``start(p, segment)`` and ``stop(p, segment, first)`` of the segments' runs of rows."""
-    id_at = make_id_at(ids)
-    if order == "unsorted":
-
-        @inner
-        def sorted_start(p, segment):
-            return word(word(p, STARTS), segment)
-
-        @inner
-        def sorted_stop(p, segment, first):
-            return word(word(p, STARTS), segment + 1)
-
-        return sorted_start, sorted_stop
-    if order == "offsets":
-
-        @inner
-        def given_stop(p, segment, first):
-            return id_at(p, segment + 1)
-
-        return id_at, given_stop
-
-    @inner
-    def first_row(p, segment):
-        """The first row whose id is at least ``segment``."""
-        low, high = 0, word(p, NUM_INPUTS)
-        while low < high:
-            middle = (low + high) // 2
-            if id_at(p, middle) < segment:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    @inlined
-    def end_of_run(p, segment, first):
-        rows, after = word(p, NUM_INPUTS), first
-        while after < rows and id_at(p, after) == segment:
-            after += 1
-        return after
-
-    return first_row, end_of_run
+@inner
+def _start_in_order(p, segment):
+    return word(word(p, STARTS), segment)
 
 
-def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, ids: str, order: str):
-    """``kernel(p, begin, end)`` over segments; their rows are runs, or runs of the sorted order."""
-    start, stop = _make_runs(ids, order)
-    row_at = row_in_order if order == "unsorted" else row_itself
+@inner
+def _stop_in_order(p, segment, first):
+    return word(word(p, STARTS), segment + 1)
+
+
+@inner
+def _start_of_run(p, segment):
+    """The offset of a segment, or the first row whose id is at least ``segment``."""
+    if word(p, BY_OFFSETS) != 0:
+        return id_at(p, segment)
+    low, high = 0, word(p, NUM_INPUTS)
+    while low < high:
+        middle = (low + high) // 2
+        if id_at(p, middle) < segment:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@inlined
+def _stop_of_run(p, segment, first):
+    """The offset of the next segment, or the first row after ``first`` with another id."""
+    if word(p, BY_OFFSETS) != 0:
+        return id_at(p, segment + 1)
+    rows, after = word(p, NUM_INPUTS), first
+    while after < rows and id_at(p, after) == segment:
+        after += 1
+    return after
+
+
+def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, together: bool):
+    """``kernel(p, begin, end)`` over segments.
+
+    Their rows lie ``together``, or their numbers were put in order.
+    """
+    start, stop = (_start_of_run, _stop_of_run) if together else (_start_in_order, _stop_in_order)
+    row_at = row_itself if together else row_in_order
     compute, memory_of, size = _make_segment(formula, element, operands, row_at)
     scratch = stack(size)
 
@@ -181,9 +178,9 @@ def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, ids:
     return kernel
 
 
-def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands, ids: str):
+def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over input rows that do not depend on each other."""
-    id_at, clear_row = make_id_at(ids), make_clear_row(element)
+    clear_row = make_clear_row(element)
     compute, memory_of, size = _make_segment(formula, element, operands, row_itself)
     scratch = stack(size)
 
@@ -200,7 +197,7 @@ def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands,
     return kernel
 
 
-def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids: str):
+def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over tiles of columns, for rows in any order.
 
     A tile holds the states of all segments, to which rows are added as they come: those of a
@@ -214,7 +211,6 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids
     lift, combine, identity, size = fold.lift, fold.combine, fold.identity, fold.size
     read, write, fetch, places = fold.read, fold.write, operands.fetch_columns, tile.places
     all_addresses, row_strides, column_strides = (_operand_words(operands, k) for k in range(3))
-    id_from = make_id_from(ids)
     known_at = max(1, len(operands.row)) * PITCH
     scratch = stack((known_at + (1 + len(step.names)) * PITCH) // 8)
     counts = "extent" in names_read(formula)
@@ -237,9 +233,9 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids
         addresses, strides, steps = all_addresses(p), row_strides(p), column_strides(p)
         rows, segments = word(p, NUM_INPUTS), word(p, NUM_SEGMENTS)
         # Not looked up for every row: a store to a state could have changed them.
-        ids_at, id_stride = word(p, IDS), word(p, ID_STRIDE)
+        ids_at, id_stride, id_size = word(p, IDS), word(p, ID_STRIDE), word(p, ID_SIZE)
         for n in range(rows):
-            s = id_from(ids_at + n * id_stride)
+            s = id_from(ids_at + n * id_stride, id_size)
             if 0 <= s < segments:
                 if counts:
                     set_word(count, s, word(count, s) + 1)
