@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from cells import COVERED
 from triton_cells import COMPILED
 
-# What XLA makes of programs around the kernels need not be fast: a fifth of the time of JAX's tests.
+# What XLA makes of programs around kernels need not be fast: a fifth of the time of JAX's tests.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
