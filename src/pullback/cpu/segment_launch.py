@@ -50,6 +50,11 @@ def way_of(problem: Problem) -> str:
     return "gather" if is_gather else "pointwise"
 
 
+def is_narrow(problem: Problem) -> bool:
+    """Whether lanes take a segment each, or several, rather than eight columns of one."""
+    return 0 < problem.embedding_dim < LANES
+
+
 @dataclass(frozen=True)
 class Tiles:
     """Columns folded for all segments at once, for rows in any order."""
@@ -80,12 +85,14 @@ def tiles_of(problem: Problem, threads: int) -> Tiles | None:
         return None
     state = 8 * problem.num_segments * len(formula.passes[0].monoid.state)
     room = machine.here().caches.last_level // 2 // threads
+    counts = counting_bytes(formula, problem.num_segments)
+    if columns == 1:
+        return Tiles(1, 1, state + counts) if state <= room else None
     fitting = room // state // LANES * LANES if state else TILE_COLUMNS
     even = -(-columns // threads // LANES) * LANES
     width = min(fitting, max(LANES, even))
     if width < LANES:
         return None
-    counts = counting_bytes(formula, problem.num_segments)
     return Tiles(width, -(-columns // width), state * width + counts)
 
 
@@ -120,6 +127,7 @@ class SegmentKey:
     written: tuple[int, ...]  # which of them are kept
     types: tuple[tuple[str, str], ...] = ()  # of operands that do not have the element type
     packed: bool = False
+    narrow: bool = False  # less than eight columns
 
 
 @cache
@@ -132,7 +140,7 @@ def kernel_for(key: SegmentKey) -> Kernel:
 
     def make():
         from .codegen.operands import Operands
-        from .loops.segment_rows import make_pointwise_kernel, make_runs_kernel, make_tiles_kernel
+        from .loops import segment_narrow, segment_rows
 
         operands = Operands(
             element,
@@ -143,11 +151,12 @@ def kernel_for(key: SegmentKey) -> Kernel:
             packed=key.packed,
             types=dict(key.types),
         )
+        loops = segment_narrow if key.narrow else segment_rows
         if key.way == "pointwise":
-            return make_pointwise_kernel(formula, element, operands)
+            return loops.make_pointwise_kernel(formula, element, operands)
         if key.way == "tiles":
-            return make_tiles_kernel(formula, element, operands)
-        return make_runs_kernel(formula, element, operands, key.together)
+            return loops.make_tiles_kernel(formula, element, operands)
+        return loops.make_runs_kernel(formula, element, operands, key.together)
 
     outputs = "_".join(key.outputs[w] for w in key.written)
     operands = "_of_".join(("_".join(key.full), "_".join(key.row), outputs))
@@ -156,6 +165,7 @@ def kernel_for(key: SegmentKey) -> Kernel:
         way = "together" if key.together else "in_order"
     else:
         way = f"{key.way}_packed" if key.packed else key.way
+    way += "_narrow" if key.narrow else ""
     # What was chosen is in the formula: ids and offsets share a kernel that has the same one.
     words = (key.op.name, element, operands, f"segment_{way}")
     return compile_kernel("-".join(words), formula, make)
@@ -217,6 +227,7 @@ class SegmentLaunch:
             tuple(o.name for o in problem.writes),
             written,
             tuple((o.symbol, dtypes[o.name]) for o in operands if o.type is Type.STATE),
+            narrow=is_narrow(problem),
         )
         template = self._words(problem, [strides[o.name] for o in operands])
         template[segment.ID_STRIDE] = strides[by][0]
@@ -230,8 +241,10 @@ class SegmentLaunch:
         workspace = tiles.bytes if tiles else workspace_bytes(problem)
         if tiles:
             item = ITEMSIZE[problem.element]
-            packed = all(strides[o.name][1] == item for o in operands)
-            kernel = partial(kernel_for, replace(key, way="tiles", packed=packed))
+            alone = problem.embedding_dim == 1
+            packed = not alone and all(strides[o.name][1] == item for o in operands)
+            key = replace(key, way="tiles", packed=packed, narrow=alone)
+            kernel = partial(kernel_for, key)
             phases = [Phase(kernel, tiles.count, phases[0].traffic)]
             template[segment.TILE] = tiles.columns
             patches.append(Patch(segment.STATES, WORKSPACE))

@@ -27,6 +27,10 @@ OPERANDS = 20  # address, byte stride between rows and between columns of each o
 # How long before it is read a row is asked for, in rows, where ids put them in order.
 AHEAD = 8
 
+# How long before its number is put in its place a row's place is asked for, in rows. A million ids
+# of 100000 segments took 10 ms to sort without.
+PLACED_AHEAD = 32
+
 # Ids from this size on are sorted in as many parts as there are threads, up to so many.
 PARTED_BYTES = 1 << 18
 MOST_PARTS = 4

@@ -11,7 +11,15 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ..codegen.block import fetch_min, int32_at, set_word, word
+from ..codegen.block import (
+    ask_to_write,
+    fetch_min,
+    int32_at,
+    is_below,
+    least,
+    set_word,
+    word,
+)
 from ..codegen.jit import inner
 from ..codegen.lanes import I64, LANES, splat
 from ..codegen.storage import ITEMSIZE
@@ -30,6 +38,7 @@ from ..segment_words import (
     ORDER,
     ORDERED,
     PARTS,
+    PLACED_AHEAD,
     STARTS,
 )
 
@@ -138,7 +147,7 @@ def make_count_kernel(ids: str):
                 set_word(counts, s, 0)
             for n in range(part * rows // parts, (part + 1) * rows // parts):
                 s = id_at(p, n)
-                if 0 <= s < segments:
+                if is_below(s, segments):
                     set_word(counts, s, word(counts, s) + 1)
 
     return kernel
@@ -171,9 +180,14 @@ def make_fill_kernel(ids: str):
         order = word(p, ORDER)
         for part in range(begin, end):
             places = word(p, COUNTS) + part * segments * 8
-            for n in range(part * rows // parts, (part + 1) * rows // parts):
+            last = (part + 1) * rows // parts
+            for n in range(part * rows // parts, last):
+                # Stores to lines that are not there wait for each other, requests do not.
+                ahead = id_at(p, least(n + PLACED_AHEAD, last - 1))
+                if is_below(ahead, segments):
+                    ask_to_write(order + 8 * word(places, ahead))
                 s = id_at(p, n)
-                if 0 <= s < segments:
+                if is_below(s, segments):
                     at = word(places, s)
                     set_word(order, at, n)
                     set_word(places, s, at + 1)

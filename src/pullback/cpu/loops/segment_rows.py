@@ -6,53 +6,35 @@ were found. What one thread computes is a segment, so that their number changes 
 
 from __future__ import annotations
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
 from ...formulas.record import Pass, RowFormula, names_read
-from ..codegen.block import emit_word, least, set_word, word
+from ..codegen.block import least, set_word, word
 from ..codegen.jit import inlined, inner
-from ..codegen.lanes import DOUBLES, I64, LANES, splat
+from ..codegen.lanes import LANES
 from ..codegen.operands import Operands, constants
 from ..codegen.passes import BoundPass
-from ..codegen.vectors import counting, no_vectors, stack, unpack
+from ..codegen.vectors import counting, no_vectors, stack
 from ..segment_words import (
-    BY_OFFSETS,
     ID_SIZE,
     ID_STRIDE,
     IDS,
     NUM_COLUMNS,
     NUM_INPUTS,
     NUM_SEGMENTS,
-    OPERANDS,
-    STARTS,
     STATES,
 )
 from ..segment_words import TILE as WIDTH
 from ..words import LINE
 from .segment import id_at, id_from, make_clear_row
-from .segment_tile import PITCH, TILE, Tile, row_in_order, row_itself
-
-
-def _operand_words(operands: Operands, k: int):
-    """``words(p)``: the address (0), row stride (1) or column stride (2) of every operand."""
-
-    def emit(builder, block, operand: int) -> ir.Value:
-        return emit_word(builder, block, I64(OPERANDS + 3 * operand + k))
-
-    return operands.words(emit)
-
-
-@intrinsic
-def with_extent(context, const, rows):
-    """The constants of formulas with the number of rows of a segment as the extent."""
-
-    def codegen(ctx, builder, sig, args):
-        extent = builder.sitofp(splat(builder, args[1]), DOUBLES)
-        return ctx.make_tuple(builder, const, [extent, *unpack(builder, args[0])[1:]])
-
-    return const(const, types.int64), codegen
+from .segment_runs import runs
+from .segment_tile import (
+    PITCH,
+    TILE,
+    Tile,
+    operand_words,
+    row_in_order,
+    row_itself,
+    with_extent,
+)
 
 
 def _nothing():
@@ -103,7 +85,7 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
         whole = _chain(whole, step)
     known_at = max(1, len(operands.row)) * PITCH
     state_at = known_at + len(known) * PITCH
-    all_addresses, row_strides, column_strides = (_operand_words(operands, k) for k in range(3))
+    all_addresses, row_strides, column_strides = (operand_words(operands, k) for k in range(3))
 
     @inner
     def memory_of(p):
@@ -121,48 +103,12 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
     return compute, memory_of, state_at // 8 + largest * TILE
 
 
-@inner
-def _start_in_order(p, segment):
-    return word(word(p, STARTS), segment)
-
-
-@inner
-def _stop_in_order(p, segment, first):
-    return word(word(p, STARTS), segment + 1)
-
-
-@inner
-def _start_of_run(p, segment):
-    """The offset of a segment, or the first row whose id is at least ``segment``."""
-    if word(p, BY_OFFSETS) != 0:
-        return id_at(p, segment)
-    low, high = 0, word(p, NUM_INPUTS)
-    while low < high:
-        middle = (low + high) // 2
-        if id_at(p, middle) < segment:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@inlined
-def _stop_of_run(p, segment, first):
-    """The offset of the next segment, or the first row after ``first`` with another id."""
-    if word(p, BY_OFFSETS) != 0:
-        return id_at(p, segment + 1)
-    rows, after = word(p, NUM_INPUTS), first
-    while after < rows and id_at(p, after) == segment:
-        after += 1
-    return after
-
-
 def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, together: bool):
     """``kernel(p, begin, end)`` over segments.
 
     Their rows lie ``together``, or their numbers were put in order.
     """
-    start, stop = (_start_of_run, _stop_of_run) if together else (_start_in_order, _stop_in_order)
+    start, stop = runs(together)
     row_at = row_itself if together else row_in_order
     compute, memory_of, size = _make_segment(formula, element, operands, row_at)
     scratch = stack(size)
@@ -210,7 +156,7 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands):
     close_at, finish_at = tile.make_close(bound, 1), tile.make_finish(("", *step.names))
     lift, combine, identity, size = fold.lift, fold.combine, fold.identity, fold.size
     read, write, fetch, places = fold.read, fold.write, operands.fetch_columns, tile.places
-    all_addresses, row_strides, column_strides = (_operand_words(operands, k) for k in range(3))
+    all_addresses, row_strides, column_strides = (operand_words(operands, k) for k in range(3))
     known_at = max(1, len(operands.row)) * PITCH
     scratch = stack((known_at + (1 + len(step.names)) * PITCH) // 8)
     counts = "extent" in names_read(formula)
