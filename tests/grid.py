@@ -104,7 +104,7 @@ def gives_everything(choice: dict[str, Any]) -> bool:
     return bool(optional) and all(optional)
 
 
-def loop_nest(op: pb.Op) -> tuple:
+def loop_nest(op: pb.Op) -> tuple[Any, ...]:
     """What the walk over memory depends on: the parts of the record, not what they compute."""
     formula = op.record(element="f32")
     shape = is_segmented(op), len(op.writes), type(formula)
@@ -178,9 +178,11 @@ def spots(op: pb.Op, element: str) -> Iterator[tuple[dict[str, Any], tuple[tuple
 def shapes(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], object, str]]:
     """Shape, axis and the edge they stand for; ordinary data will do."""
     if is_segmented(op):
-        empty = [((0, 5), 0, "empty"), ((7, 0), 0, "empty")]
+        some: list[tuple[tuple[int, ...], object, str]] = [
+            ((0, 5), 0, "empty"), ((7, 0), 0, "empty"),
+        ]  # fmt: skip
         # Few columns are kernels of their own, which have the bytes of many in float32.
-        return empty + [((1, 1), 0, "rank 2")] * (element == "f32")
+        return some + [((1, 1), 0, "rank 2")] * (element == "f32")
     many: list[tuple[tuple[int, ...], object, str]] = [
         ((), -1, "rank 0"), ((1,), 0, "rank 1"), ((9,), 0, "rank 1"), ((0,), 0, "empty"),
         ((3, 0), 0, "empty"), ((0, 3), 1, "empty"), ((2, 3, 4), 1, "rank 3"),

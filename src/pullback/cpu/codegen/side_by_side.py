@@ -161,12 +161,13 @@ class SideBySide:
         @intrinsic
         def fetch(context, p, group, k):
             def codegen(ctx, builder, sig, args):
-                active, rows = self._offsets(builder, *args, by_row)
+                block, lanes, k = args
+                active, rows = self._offsets(builder, block, lanes, k, by_row)
                 items = []
                 for o in places:
                     edge = edges[o]
                     v, pointer = ir.Constant(edge.stored, ir.Undefined), edge.storage.as_pointer()
-                    for lane, at in self._addresses(builder, *args[:2], o, active, rows, ZERO):
+                    for lane, at in self._addresses(builder, block, lanes, o, active, rows, ZERO):
                         value = builder.load(builder.inttoptr(at, pointer))
                         v = builder.insert_element(v, value, I32(lane))
                     items.append(edge.widen(builder, v))
@@ -183,12 +184,13 @@ class SideBySide:
         @intrinsic
         def put(context, p, group, k, values):
             def codegen(ctx, builder, sig, args):
-                active, rows = self._offsets(builder, *args[:3], by_row)
-                given = unpack(builder, args[3])
+                block, lanes, k, values_ = args
+                active, rows = self._offsets(builder, block, lanes, k, by_row)
+                given = unpack(builder, values_)
                 for o, w in outputs:
                     edge = edges[o]
                     v = narrow(builder, given[w], edge.element, edge.native_half)
-                    for lane, at in self._addresses(builder, *args[:2], o, active, rows, SPARE):
+                    for lane, at in self._addresses(builder, block, lanes, o, active, rows, SPARE):
                         value = builder.extract_element(v, I32(lane))
                         builder.store(value, builder.inttoptr(at, edge.storage.as_pointer()))
                 return ctx.get_dummy_value()

@@ -38,7 +38,7 @@ def _nothing_known(p, const, group, longest, row):
 
 def _with_pass(before, bound: BoundPass, lanes: SideBySide):
     """``known(p, const, group, longest, row)``: what is known after one pass more."""
-    fold, close, begin = bound.fold, bound.close, getattr(bound, "begin", None)
+    fold, close = bound.fold, bound.close
     if fold is None:
 
         @inner
@@ -46,7 +46,7 @@ def _with_pass(before, bound: BoundPass, lanes: SideBySide):
             return close(const, row, before(p, const, group, longest, row), no_vectors())
 
         return prepared
-    lift, combine, keep, fetch = fold.lift, fold.combine, fold.keep, lanes.fetch
+    lift, combine, keep, begin, fetch = fold.lift, fold.combine, fold.keep, bound.begin, lanes.fetch
 
     @inner
     def passed(p, const, group, longest, row):
