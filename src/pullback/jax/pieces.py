@@ -64,10 +64,6 @@ class CutCall:
         self.local, self.names, self.count, self.dtypes = local, names, count, tuple(dtypes)
         self.tracked = tracked
         op = problem.op.name
-        if problem.is_segmented:
-            raise UnsupportedError(
-                f"{op}: rows of segments are sharded; shard columns, or replicate the rows"
-            )
         cut = cut_of(text_of(problem))
         assert isinstance(cut, Cut)
         self.cut = cut
