@@ -13,7 +13,7 @@ TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml | head -n
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-test: lint types suite mutants ## all that must hold: lint, types, the suite, planted faults (25 minutes on two cores, kernels not kept)
+test: lint types site suite mutants ## all that must hold: lint, types, the site, the suite, planted faults (25 minutes on two cores, kernels not kept)
 
 check: lint types quick ## what an edit is likely to break: lint, types and the quick tests (2 minutes)
 
