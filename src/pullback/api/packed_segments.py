@@ -103,9 +103,7 @@ def _unless_apart(name: str, other: str, sizes: dict[str, int]) -> str:
 
 def _taking_workspace(needed: int, names: list[str], sizes: dict[str, int]) -> list[str]:
     """Lines that take the caller's workspace, if it is packed and apart from the operands."""
-    apart = [
-        f"if at_{n} < at + size and at < at_{n} + {sizes[n]}: return False" for n in names
-    ]
+    apart = [f"if at_{n} < at + size and at < at_{n} + {sizes[n]}: return False" for n in names]
     return [
         "if type(workspace) is not ndarray: return False",
         "at, size, flags = address_of(workspace), workspace.nbytes, workspace.flags",

@@ -42,6 +42,17 @@ def _operand_words(operands: Operands, k: int):
     return operands.words(emit)
 
 
+def _make_memory(operands: Operands):
+    """``memory_of(p)``: addresses, row strides and column strides of all operands."""
+    addresses, row_strides, column_strides = (_operand_words(operands, k) for k in range(3))
+
+    @inner
+    def memory_of(p):
+        return addresses(p), row_strides(p), column_strides(p)
+
+    return memory_of
+
+
 @intrinsic
 def with_extent(context, const, rows):
     """The constants of formulas with the number of rows of a segment as the extent."""
@@ -77,7 +88,7 @@ def _chain(before, after):
 def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at):
     """``compute(p, memory, segment, first, after, box)`` of the rows [first, after).
 
-    With it ``memory(p)``, the addresses and strides of all operands, and the doubles of the box.
+    With it the doubles of the box.
     """
     tile = Tile(formula, element, operands, row_at)
     steps = [tile.make_rows()] if operands.row else []
@@ -101,11 +112,6 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
         whole = _chain(whole, step)
     known_at = max(1, len(operands.row)) * PITCH
     state_at = known_at + len(known) * PITCH
-    all_addresses, row_strides, column_strides = (_operand_words(operands, k) for k in range(3))
-
-    @inner
-    def memory_of(p):
-        return all_addresses(p), row_strides(p), column_strides(p)
 
     # A call of it took a tenth of the time, at two rows a segment.
     @inlined
@@ -116,7 +122,7 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
         for left in range(0, columns, TILE):
             whole(p, const, memory, span, left, least(TILE, columns - left), boxes)
 
-    return compute, memory_of, state_at // 8 + largest * TILE
+    return compute, state_at // 8 + largest * TILE
 
 
 def _make_runs(ids: str, order: str):
@@ -167,8 +173,8 @@ def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, ids:
     """``kernel(p, begin, end)`` over segments; their rows are runs, or runs of the sorted order."""
     start, stop = _make_runs(ids, order)
     row_at = row_in_order if order == "unsorted" else row_itself
-    compute, memory_of, size = _make_segment(formula, element, operands, row_at)
-    scratch = stack(size)
+    compute, size = _make_segment(formula, element, operands, row_at)
+    scratch, memory_of = stack(size), _make_memory(operands)
 
     def kernel(p, begin, end):
         box, memory = scratch(), memory_of(p)
@@ -184,16 +190,24 @@ def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, ids:
 def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands, ids: str):
     """``kernel(p, begin, end)`` over input rows that do not depend on each other."""
     id_at, clear_row = make_id_at(ids), make_clear_row(element)
-    compute, memory_of, size = _make_segment(formula, element, operands, row_itself)
+    memory_of = _make_memory(operands)
+    if not formula.passes:
+        apply_row, size = Tile(formula, element, operands, row_itself).make_alone(), 1
+    else:
+        compute, size = _make_segment(formula, element, operands, row_itself)
+
+        @inner
+        def apply_row(p, memory, segment, n, box):
+            compute(p, memory, segment, n, n + 1, box)
+
     scratch = stack(size)
 
     def kernel(p, begin, end):
-        box, memory = scratch(), memory_of(p)
-        segments = word(p, NUM_SEGMENTS)
+        box, memory, segments = scratch(), memory_of(p), word(p, NUM_SEGMENTS)
         for n in range(begin, end):
             s = id_at(p, n)
             if 0 <= s < segments:
-                compute(p, memory, s, n, n + 1, box)
+                apply_row(p, memory, s, n, box)
             else:
                 clear_row(p, n)
 
