@@ -17,7 +17,7 @@ from ..core.declare import Op, Operand, Parameter, Role, Text, Type
 from ..core.problem import Problem
 from ..formulas.compose import compose, renamed
 from ..formulas.folds import add
-from ..formulas.primitives import NOWHERE, exponent, where
+from ..formulas.primitives import INF, NOWHERE, exponent, power_of_two, where
 from ..formulas.record import (
     Formula,
     Monoid,
@@ -169,6 +169,20 @@ def summary_record(formula: Formula, sweep: int, bools: frozenset[str]) -> Formu
     )
 
 
+@cache
+def whole_blocks_record(formula: Formula, sweep: int, bools: frozenset[str]) -> Formula:
+    """The same for blocks that are not short, which may ask for less.
+
+    A scan against its prefix comes to the chunks of a whole block in the order it would come to
+    them by itself. Gradients of products do not ask for the prefix before their states are joined.
+    """
+    if isinstance(formula, ScanFormula) and formula.prefix and sweep == 1:
+        monoid = replace(formula.monoid, lift=placed(formula.monoid.lift, bools))
+        if not {*formula.prefix.state} & {*parameters(monoid.lift)}:
+            return _folding(monoid, formula.against)
+    return summary_record(formula, sweep, bools)
+
+
 def _nothing() -> tuple[float, ...]:
     return (0.0,)
 
@@ -202,17 +216,50 @@ def apply_record(formula: Formula, bools: frozenset[str]) -> Formula:
         formula,
         monoid=monoid,
         finish=place(formula.finish),
-        start=_itself(carried(1 if formula.prefix else 0, monoid)),
+        start=_front(carried(1 if formula.prefix else 0, monoid), passed_on),
         end=None,
         before=(),
         quiet=None,
-        # Of states that are scaled plain arithmetic is not the same.
-        scaled=None,
     )
     if formula.prefix:
         prefix = replace(formula.prefix, lift=place(formula.prefix.lift))
-        made = replace(made, prefix=prefix, prefix_start=_itself(carried(0, prefix)))
+        made = replace(made, prefix=prefix, prefix_start=_front(carried(0, prefix), multiplied))
     return made
+
+
+# A scan of scaled products is first tried with plain ones, to which mantissas are the numbers and
+# exponents are 0. So there a state in front of a piece must be made a number.
+
+
+def is_plain(m):
+    return exponent(m * 0.0 + 1.5) == 0
+
+
+def multiplied(m, e):
+    """A product so far. A tiny one stays tiny: of it plain products of float32 make zeros, as they
+    should, and those of float64 are given up."""
+    value = m * power_of_two(where(e < -1000, -1000.0, e))
+    return where(is_plain(m), value, m), where(is_plain(m), 0.0, e)
+
+
+def passed_on(m, e):
+    """A sum so far: where it is tiny plain sums are given up."""
+    value = where((e < -1000) & (m != 0), INF, m * power_of_two(e))
+    return where(is_plain(m), value, m), where(is_plain(m), 0.0, e)
+
+
+def _front(names: Sequence[str], number: Callable[..., Any]) -> Callable[..., Any]:
+    """A state that is an operand, components ``NAME_m`` and ``NAME_e`` being one number."""
+    lines, values = [], list(names)
+    for k, name in enumerate(names):
+        head, mark, sweep = name.rpartition("_m_of_")
+        partner = f"{head}_e_of_{sweep}"
+        if mark and partner in names:
+            values[k : k + 2] = [f"m{k}", f"e{k}"]
+            lines.append(f"m{k}, e{k} = number({name}, {partner})")
+    if not lines:
+        return _itself(names)
+    return compose("front", names, [*lines, f"return {', '.join(values)}"], number=number)
 
 
 def _of_nothing(nothing):  # type: ignore[no-untyped-def]

@@ -5,20 +5,21 @@ Where ids put the rows in order they lie anywhere in memory, and are asked for s
 
 from __future__ import annotations
 
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from ...formulas.bind import primitives_of
 from ...formulas.record import RowFormula, parameters
 from ..codegen.bind import per_element, per_row
-from ..codegen.block import least, word
+from ..codegen.block import emit_word, least, word
 from ..codegen.elementary import primitives_for
 from ..codegen.jit import inlined, inner
-from ..codegen.lanes import LANES
+from ..codegen.lanes import DOUBLES, I64, LANES, splat
 from ..codegen.operands import Operands, constants
 from ..codegen.passes import BoundPass
 from ..codegen.vectors import counting, no_vectors, tuple_intrinsics, unpack
-from ..segment_words import AHEAD, NUM_COLUMNS, ORDER, TILE_COLUMNS
+from ..segment_words import AHEAD, NUM_COLUMNS, OPERANDS, ORDER, TILE_COLUMNS
 from ..words import ITEMSIZE, LINE
 
 TILE = TILE_COLUMNS
@@ -27,7 +28,7 @@ PITCH = 8 * TILE
 BLOCK, MOST_HELD = 8 * LANES, 2
 
 
-def _places(operands: Operands, writes_rows: bool):
+def make_places(operands: Operands, writes_rows: bool):
     """``places(addresses, strides, n, segment)``: where each operand has an input row's values.
 
     Operands with a row for every segment have them at the segment.
@@ -48,6 +49,26 @@ def _places(operands: Operands, writes_rows: bool):
         return kind(kind, kind, types.int64, types.int64), codegen
 
     return places
+
+
+def operand_words(operands: Operands, k: int):
+    """``words(p)``: the address (0), row stride (1) or column stride (2) of every operand."""
+
+    def emit(builder, block, operand: int) -> ir.Value:
+        return emit_word(builder, block, I64(OPERANDS + 3 * operand + k))
+
+    return operands.words(emit)
+
+
+@intrinsic
+def with_extent(context, const, rows):
+    """The constants of formulas with the number of rows of a segment as the extent."""
+
+    def codegen(ctx, builder, sig, args):
+        extent = builder.sitofp(splat(builder, args[1]), DOUBLES)
+        return ctx.make_tuple(builder, const, [extent, *unpack(builder, args[0])[1:]])
+
+    return const(const, types.int64), codegen
 
 
 @inner
@@ -72,7 +93,7 @@ class Tile:
         self.formula, self.element, self.operands = formula, element, operands
         self.row_at = row_at
         self.ordered = row_at is row_in_order
-        self.places = _places(operands, formula.finish is not None)
+        self.places = make_places(operands, formula.finish is not None)
         rows = tuple_intrinsics(max(1, len(operands.row)))
         self.read_row, self.write_row = rows[0], rows[1]
 
