@@ -37,7 +37,7 @@ def packed_run(problem: Problem, runner: Any, threads: int) -> Any:
     names = [o.name for o in (*problem.reads, *problem.writes)]
     cut, rows = problem.cut_by.name, [n for n in names if n != problem.cut_by.name]
     shapes = {n: problem.shape_of(n) for n in names}
-    strides = {n: (shapes[n][-1] * item, item) for n in rows}
+    strides: dict[str, tuple[int, ...]] = {n: (shapes[n][-1] * item, item) for n in rows}
     sizes = {n: item * int(np.prod(shapes[n])) for n in rows}
     sizes[cut] = _WIDEST * shapes[cut][0]
     launches = _Launches(problem, runner, threads, names, strides)
