@@ -96,6 +96,14 @@ class Runnable:
 
     def check(self, views: dict[str, View], in_function: bool = False) -> dict[str, View]:
         """Raise what is wrong with operands, or give them back."""
+        self.check_kinds(views, in_function)
+        for name in self.op.outputs:
+            if name in views:
+                self._check_output(name, views, in_function)
+        return views
+
+    def check_kinds(self, views: dict[str, View], in_function: bool = False) -> None:
+        """Raise for shapes, types and devices: all there is to check of outputs that are new."""
         for name, v in views.items():
             if v.shape != self.shapes[name]:
                 raise InvalidProblemError(
@@ -106,10 +114,6 @@ class Runnable:
                 raise self._dtype_error(name, v, in_function)
             if v.device != self.device:
                 raise self._device_error(v, self.called(name, in_function))
-        for name in self.op.outputs:
-            if name in views:
-                self._check_output(name, views, in_function)
-        return views
 
     def _check_output(self, name: str, views: dict[str, View], in_function: bool) -> None:
         out, word = views[name], self.called(name, in_function)

@@ -8,7 +8,7 @@ place, and are float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -60,6 +60,10 @@ def runnable_of(problem: Problem) -> Runnable:
     return Runnable(problem, PlanPreference())
 
 
+# Parts of an op on pieces of so many shapes are kept, which saves describing them again.
+_MOST_KEPT = 256
+
+
 class Cut:
     """An op on rows that are cut into pieces.
 
@@ -105,6 +109,7 @@ class Cut:
         self._data = {**problem.constants, FRONT: self.extent - 1.0 if problem.reverse else 0.0}
         self._element_dtype = ELEMENTS[problem.element].dtype
         self._precision = problem.precision
+        self._kept: dict[tuple[Any, ...], tuple[Op, Runnable]] = {}
         if isinstance(self.formula, RowFormula):
             kinds = {o.symbol: element_of(problem, o.name, None) for o in problem.reads}
             types = tuple((n, kind) for n, kind in kinds.items() if kind != problem.element)
@@ -116,9 +121,16 @@ class Cut:
 
     @cached_property
     def _summaries(self) -> tuple[Op, ...]:
+        return self._folding(records.summary_record)
+
+    @cached_property
+    def _summaries_of_whole_blocks(self) -> tuple[Op, ...]:
+        return self._folding(records.whole_blocks_record)
+
+    def _folding(self, record_of: Callable[..., Formula]) -> tuple[Op, ...]:
         made = []
         for k, sweep in enumerate(self.sweeps):
-            record = records.summary_record(self.formula, k, self._bools)
+            record = record_of(self.formula, k, self._bools)
             states = tuple(Operand(n, Role.ROW, Type.STATE) for n in sweep.monoid.state)
             if isinstance(record, ScanFormula):
                 states = (Operand("nothing"), *states)
@@ -160,53 +172,56 @@ class Cut:
         arrays: Mapping[str, Array],
         element: str = "",
         by_row: bool = False,
+        is_own: bool = True,
     ) -> None:
-        """Run a part on arrays by name: the last dimension is the axis."""
+        """Run a part on arrays by name: the last dimension is the axis.
+
+        ``is_own`` says that outputs are new arrays, which nothing else overlaps.
+        """
         if 0 in shape:
             return
-        data = tuple((n, v) for n, v in self._data.items() if n == "extent" or n in op.data)
-        problem = Problem(
-            op,
-            element or self.problem.element,
-            shape,
-            (len(shape) - 1,),
-            (),
-            self.problem.reverse and isinstance(op.records(), ScanFormula),
-            data,
-            # What is of rows alone is computed in float64 in any case.
-            precision="tight" if by_row else self._precision,
-        )
-        self._execute(problem, arrays)
+        key = (id(op), shape)
+        found = self._kept.get(key)
+        if found is None:
+            data = tuple((n, v) for n, v in self._data.items() if n == "extent" or n in op.data)
+            problem = Problem(
+                op,
+                element or self.problem.element,
+                shape,
+                (len(shape) - 1,),
+                (),
+                self.problem.reverse and isinstance(op.records(), ScanFormula),
+                data,
+                # What is of rows alone is computed in float64 in any case.
+                precision="tight" if by_row else self._precision,
+            )
+            found = self._keep(key, op, problem)
+        _execute(found[1], arrays, is_own)
 
-    def _execute(self, problem: Problem, arrays: Mapping[str, Array]) -> None:
-        op, runnable = problem.op, runnable_of(problem)
-        views = {o.name: view(arrays[o.name], o.name) for o in op.reads if o.name in arrays}
-        views |= {
-            o.name: output_view(arrays[o.name], o.name) for o in op.writes if o.name in arrays
-        }
-        runnable.check(views)
-        runnable.execute(views, 0, 0, runnable.threads())
+    def _keep(self, key: tuple[Any, ...], op: Op, problem: Problem) -> tuple[Op, Runnable]:
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        # The op stays where it is as long as its address is a key.
+        found = self._kept[key] = (op, runnable_of(problem))
+        return found
 
     # What a part reads.
 
-    def _halos(self, piece: Piece, bounds: Sequence[tuple[int, int]]) -> dict[str, Array]:
-        """The elements in front of parts of a piece, in forward order: (…, parts)."""
+    def _halos(self, piece: Piece, start: int, count: int, length: int) -> dict[str, Array]:
+        """The elements in front of equal parts of a piece, in forward order: (…, parts)."""
         borders = dict(self.formula.before)
         found = {}
         for name in self.neighbours:
             array = piece.operands[name]
             symbol = self.problem.op.operand(name).symbol
-            columns = []
-            for low, high in bounds:
-                at = high if self.problem.reverse else low - 1
-                if 0 <= at < array.shape[-1]:
-                    column = array[..., at]
-                elif name in piece.before:
-                    column = piece.before[name]
-                else:
-                    column = np.full(array.shape[:-1], borders.get(symbol, 0.0))
-                columns.append(column.astype(np.float64))
-            found[symbol + HALO] = np.stack(columns, -1)
+            halo = np.empty((*array.shape[:-1], count))
+            first, last = (start + length, count - 1) if self.problem.reverse else (start - 1, 0)
+            places = first + length * np.arange(count)
+            inside = (places >= 0) & (places < array.shape[-1])
+            halo[..., inside] = array[..., places[inside]]
+            if not inside[last]:
+                halo[..., last] = piece.before.get(name, borders.get(symbol, 0.0))
+            found[symbol + HALO] = halo
         return found
 
     def rows_of(self, piece: Piece) -> tuple[tuple[int, ...], int]:
@@ -253,7 +268,13 @@ class Cut:
             state[..., k] = arrays[n][..., 0]
         return state
 
-    def summary(self, sweep: int, piece: Piece, states: Sequence[Array] = ()) -> Array:
+    def summary(
+        self,
+        sweep: int,
+        piece: Piece,
+        states: Sequence[Array] = (),
+        own: Sequence[Array] = (),
+    ) -> Array:
         """The states of the blocks of a piece, (…, blocks, components), in the sweep's order.
 
         Parameters
@@ -264,29 +285,36 @@ class Cut:
             The piece, on the grid.
         states
             Of the sweeps before it: the state of the whole row, or in front of the piece.
+        own
+            What this function gave for the sweeps before it; made again, unless given.
         """
-        step, op = self.sweeps[sweep], self._summaries[sweep]
+        step = self.sweeps[sweep]
         batch, n = self.rows_of(piece)
         ragged = n % self.block
         blocks = -(-n // self.block)
         found = np.empty((*batch, blocks, len(step.monoid.state)))
         if not blocks:
             return found
-        before = list(states)
-        if sweep and not self.sweeps[0].whole:
-            # In front of every block, not of the piece alone.
-            _, fronts = self._joined(0, before[0], self.summary(0, piece))
-            before[0] = fronts if self.sweeps[0].forward else fronts[..., ::-1, :]
         here = found if step.forward else found[..., ::-1, :]
         # The short block is the last one that the loops come to.
         whole = slice(ragged, n) if self.from_end else slice(0, n - ragged)
         rest = slice(0, ragged) if self.from_end else slice(n - ragged, n)
         at = slice(bool(ragged), None) if self.from_end else slice(0, n // self.block)
         last = slice(0, 1) if self.from_end else slice(blocks - 1, blocks)
-        for part, place, length in ((whole, at, self.block), (rest, last, ragged)):
-            if part.stop > part.start:
-                given = [s[..., place, :] if s.ndim == here.ndim else s for s in before]
-                self._fold(op, piece, part, length, given, here[..., place, :])
+        parts = []
+        if n >= self.block:
+            parts.append((self._summaries_of_whole_blocks[sweep], whole, at, self.block))
+        if ragged:
+            parts.append((self._summaries[sweep], rest, last, ragged))
+        before = list(states)
+        asked = {name for op, *_ in parts for name in op.inputs}
+        if sweep and not self.sweeps[0].whole and asked & {*carried(0, self.sweeps[0].monoid)}:
+            # In front of every block, not of the piece alone.
+            _, fronts = self._joined(0, before[0], own[0] if own else self.summary(0, piece))
+            before[0] = fronts if self.sweeps[0].forward else fronts[..., ::-1, :]
+        for op, part, place, length in parts:
+            given = [s[..., place, :] if s.ndim == here.ndim else s for s in before]
+            self._fold(op, piece, part, length, given, here[..., place, :])
         return found
 
     def _fold(
@@ -308,10 +336,11 @@ class Cut:
                 arrays[o.symbol] = array[..., part].reshape(shape)
             else:
                 arrays[o.symbol] = np.broadcast_to(array[..., None, None], (*batch, n, 1))
-        starts = part.start + length * np.arange(n)
-        arrays[ORIGIN] = np.broadcast_to((piece.start + starts * 1.0)[:, None], (*batch, n, 1))
-        bounds = [(int(low), int(low) + length) for low in starts]
-        arrays |= {n_: a[..., None] for n_, a in self._halos(piece, bounds).items()}
+        if ORIGIN in op.inputs:
+            starts = piece.start + part.start + length * np.arange(n, dtype=np.float64)
+            arrays[ORIGIN] = np.broadcast_to(starts[:, None], (*batch, n, 1))
+        halos = self._halos(piece, part.start, n, length)
+        arrays |= {name: a[..., None] for name, a in halos.items()}
         for k, (sweep, state) in enumerate(zip(self.sweeps, states, strict=False)):
             if state.ndim != into.ndim:
                 state = np.broadcast_to(state[..., None, :], (*batch, n, state.shape[-1]))
@@ -319,7 +348,6 @@ class Cut:
                 arrays[name] = state[..., j : j + 1]
         names = [o.name for o in op.writes if o.role is Role.ROW]
         arrays |= {name: into[..., k : k + 1] for k, name in enumerate(names)}
-        arrays.pop("nothing", None)
         self._run(op, shape, arrays)
 
     @cached_property
@@ -360,8 +388,9 @@ class Cut:
         for o in self.reads:
             array = piece.operands[o.name]
             arrays[o.symbol] = array if o.role is Role.ELEMENT else array[..., None]
-        arrays[ORIGIN] = np.broadcast_to(np.float64(piece.start), (*batch, 1))
-        arrays |= self._halos(piece, [(0, n)])
+        if ORIGIN in self._apply.inputs:
+            arrays[ORIGIN] = np.broadcast_to(np.float64(piece.start), (*batch, 1))
+        arrays |= self._halos(piece, 0, 1, n)
         for k, (sweep, state) in enumerate(zip(self.sweeps, states, strict=True)):
             for j, name in enumerate(carried(k, sweep.monoid)):
                 arrays[name] = state[..., j : j + 1]
@@ -377,9 +406,9 @@ class Cut:
                 )
             results[o.name] = arrays[o.name] = given
         if self._is_uncut:
-            self._run_uncut((*batch, n), arrays)
+            self._run_uncut((*batch, n), arrays, out is None)
         else:
-            self._run(self._apply, (*batch, n), arrays)
+            self._run(self._apply, (*batch, n), arrays, is_own=out is None)
         return results
 
     @cached_property
@@ -388,15 +417,18 @@ class Cut:
         asked = names_read(self.formula)
         return not (self.sweeps or self.neighbours or {"index", "first"} & asked)
 
-    def _run_uncut(self, shape: tuple[int, ...], arrays: Mapping[str, Array]) -> None:
+    def _run_uncut(self, shape: tuple[int, ...], arrays: Mapping[str, Array], is_own: bool) -> None:
         """The op itself on a piece; the extent is that of the uncut row."""
         if 0 in shape:
             return
+        found = self._kept.get(("uncut", shape))
+        if found is None:
+            axes = (len(shape) - 1,)
+            data = tuple((n, v) for n, v in self._data.items() if n != FRONT)
+            problem = replace(self.problem, shape=shape, axes=axes, data=data)
+            found = self._keep(("uncut", shape), problem.op, problem)
         called = {o.symbol: o.name for o in self.reads}
-        axes = (len(shape) - 1,)
-        data = tuple((n, v) for n, v in self._data.items() if n != FRONT)
-        problem = replace(self.problem, shape=shape, axes=axes, data=data)
-        self._execute(problem, {called.get(n, n): a for n, a in arrays.items()})
+        _execute(found[1], {called.get(n, n): a for n, a in arrays.items()}, is_own)
 
     def finish(self, states: Sequence[Array], rows: Mapping[str, Array]) -> dict[str, Array]:
         """The outputs with one element for each row, by name.
@@ -434,6 +466,17 @@ class Cut:
         """What the next piece in forward order must know of this one: its last elements."""
         at = 0 if self.problem.reverse else -1
         return {n: piece.operands[n][..., at] for n in self.neighbours}
+
+
+def _execute(runnable: Runnable, arrays: Mapping[str, Array], is_own: bool) -> None:
+    op = runnable.op
+    views = {o.name: view(arrays[o.name], o.name) for o in op.reads if o.name in arrays}
+    views |= {o.name: output_view(arrays[o.name], o.name) for o in op.writes if o.name in arrays}
+    if is_own:
+        runnable.check_kinds(views)
+    else:
+        runnable.check(views)
+    runnable.execute(views, 0, 0, runnable.threads())
 
 
 @lru_cache(256)

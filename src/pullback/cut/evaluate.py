@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,15 @@ Array = np.ndarray[Any, Any]
 Results = tuple[list[dict[str, Array]], dict[str, Array]]
 
 
-def evaluate(cut: Cut | SegmentCut, pieces: Sequence[Piece]) -> Results:
+def evaluate(
+    cut: Cut | SegmentCut,
+    pieces: Sequence[Piece],
+    out: Sequence[Mapping[str, Array]] | None = None,
+) -> Results:
     """The outputs of every piece by name, and those with one element for each row or segment.
 
-    Pieces come in the order of memory, on the grid, and cover the rows.
+    Pieces come in the order of memory, on the grid, and cover the rows. The outputs of each are
+    written to what ``out`` has for it, or are new.
 
     Examples
     --------
@@ -34,14 +39,15 @@ def evaluate(cut: Cut | SegmentCut, pieces: Sequence[Piece]) -> Results:
     """
     rows = {o.name: pieces[0].operands[o.name] for o in cut.reads if o.role is Role.ROW}
     if isinstance(cut, SegmentCut):
-        return _segments(cut, pieces, rows)
+        return _segments(cut, pieces, rows, out)
     cut.check_rows(rows)
     forward = range(len(pieces))
     batch, _ = cut.rows_of(pieces[0])
     known: list[list[Array]] = [[] for _ in pieces]
+    made: list[list[Array]] = [[] for _ in pieces]
     behind = []
     for k, sweep in enumerate(cut.sweeps):
-        summaries = [cut.summary(k, p, s) for p, s in zip(pieces, known, strict=True)]
+        summaries = [cut.summary(k, p, known[i], made[i]) for i, p in enumerate(pieces)]
         state = cut.begin(k, batch, rows)
         fronts: dict[int, Array] = {}
         for i in forward if sweep.forward else reversed(forward):
@@ -50,11 +56,18 @@ def evaluate(cut: Cut | SegmentCut, pieces: Sequence[Piece]) -> Results:
         behind.append(state)
         for i in forward:
             known[i].append(state if sweep.whole else fronts[i])
-    outputs = [cut.apply(p, s) for p, s in zip(pieces, known, strict=True)]
+            made[i].append(summaries[i])
+    into: Sequence[Mapping[str, Array] | None] = out or [None] * len(pieces)
+    outputs = [cut.apply(p, s, o) for p, s, o in zip(pieces, known, into, strict=True)]
     return outputs, cut.finish(behind, rows)
 
 
-def _segments(cut: SegmentCut, pieces: Sequence[Piece], rows: dict[str, Array]) -> Results:
+def _segments(
+    cut: SegmentCut,
+    pieces: Sequence[Piece],
+    rows: dict[str, Array],
+    out: Sequence[Mapping[str, Array]] | None,
+) -> Results:
     known: list[Array] = []
     fronts: list[Array | None] = [None] * len(pieces)
     for k in range(len(cut.sweeps)):
@@ -64,5 +77,6 @@ def _segments(cut: SegmentCut, pieces: Sequence[Piece], rows: dict[str, Array]) 
                 fronts[i] = state
             state = cut.fold(k, piece, known, state, fronts[i])
         known.append(state)
-    outputs = [cut.apply(p, known, f) for p, f in zip(pieces, fronts, strict=True)]
+    into: Sequence[Mapping[str, Array] | None] = out or [None] * len(pieces)
+    outputs = [cut.apply(p, known, f, o) for p, f, o in zip(pieces, fronts, into, strict=True)]
     return outputs, cut.finish(known, rows)

@@ -27,6 +27,7 @@ from ..formulas.record import (
     names_read,
     parameters,
 )
+from .plain import multiplied, passed_on
 
 ORIGIN = "piece_origin"  # index of the first position of a piece, in memory order
 FRONT = "piece_front"  # index of the first position of the uncut row, in forward order
@@ -169,6 +170,20 @@ def summary_record(formula: Formula, sweep: int, bools: frozenset[str]) -> Formu
     )
 
 
+@cache
+def whole_blocks_record(formula: Formula, sweep: int, bools: frozenset[str]) -> Formula:
+    """The same for blocks that are not short, which may ask for less.
+
+    A scan against its prefix comes to the chunks of a whole block in the order it would come to
+    them by itself. Gradients of products do not ask for the prefix before their states are joined.
+    """
+    if isinstance(formula, ScanFormula) and formula.prefix and sweep == 1:
+        monoid = replace(formula.monoid, lift=placed(formula.monoid.lift, bools))
+        if not {*formula.prefix.state} & {*parameters(monoid.lift)}:
+            return _folding(monoid, formula.against)
+    return summary_record(formula, sweep, bools)
+
+
 def _nothing() -> tuple[float, ...]:
     return (0.0,)
 
@@ -202,17 +217,29 @@ def apply_record(formula: Formula, bools: frozenset[str]) -> Formula:
         formula,
         monoid=monoid,
         finish=place(formula.finish),
-        start=_itself(carried(1 if formula.prefix else 0, monoid)),
+        start=_front(carried(1 if formula.prefix else 0, monoid), passed_on),
         end=None,
         before=(),
         quiet=None,
-        # Of states that are scaled plain arithmetic is not the same.
-        scaled=None,
     )
     if formula.prefix:
         prefix = replace(formula.prefix, lift=place(formula.prefix.lift))
-        made = replace(made, prefix=prefix, prefix_start=_itself(carried(0, prefix)))
+        made = replace(made, prefix=prefix, prefix_start=_front(carried(0, prefix), multiplied))
     return made
+
+
+def _front(names: Sequence[str], number: Callable[..., Any]) -> Callable[..., Any]:
+    """A state that is an operand, components ``NAME_m`` and ``NAME_e`` being one number."""
+    lines, values = [], list(names)
+    for k, name in enumerate(names):
+        head, mark, sweep = name.rpartition("_m_of_")
+        partner = f"{head}_e_of_{sweep}"
+        if mark and partner in names:
+            values[k : k + 2] = [f"m{k}", f"e{k}"]
+            lines.append(f"m{k}, e{k} = number({name}, {partner})")
+    if not lines:
+        return _itself(names)
+    return compose("front", names, [*lines, f"return {', '.join(values)}"], number=number)
 
 
 def _of_nothing(nothing):  # type: ignore[no-untyped-def]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import dask.array as da
@@ -129,6 +130,7 @@ class Rows:
         edges = self._edges(places)
         known: dict[Key, list[Any]] = {(*p, i): [] for p in places for i in range(count)}
         behind: dict[Key, list[Any]] = {p: [] for p in places}
+        before: list[str] = []
         for k, sweep in enumerate(cut.sweeps):
             summaries, gathers = graph.layer(f"summary{k}"), graph.layer(f"gather{k}")
             joins, states = graph.layer(f"combine{k}"), graph.layer(f"state{k}")
@@ -136,17 +138,11 @@ class Rows:
             blocks = [-(-self.lengths[i] // cut.block) for i in order]
             for p in places:
                 for i in order:
+                    own = [(name, *p, i) for name in before]
                     graph.layers[summaries][_at(summaries, *p, i)] = (
-                        tasks.summary,
-                        text,
-                        k,
-                        list(self.names),
-                        self._keys(self.names, p, i),
-                        at[i],
-                        self.lengths[i],
-                        edges.get((*p, i)),
-                        list(known[_at(*p, i)]),
-                    )
+                        partial(tasks.summary, self._place(p, i, at, edges), k),
+                        *self._given(p, i, edges, known), *own,
+                    )  # fmt: skip
                 parts = [(summaries, *p, i) for i in order]
                 root = self._gather(graph.layers[gathers], gathers, p, parts)
                 rows = self._keys(self.rows, p, 0)
@@ -163,7 +159,26 @@ class Rows:
                         state = (states, *p, i)
                         graph.layers[states][state] = (operator.getitem, join, turn)
                     known[_at(*p, i)].append(state)
+            before.append(summaries)
         return self._results(places, at, edges, known, behind)
+
+    def _place(
+        self, place: Key, piece: int, at: Sequence[int], edges: Mapping[Key, Key]
+    ) -> tasks.Place:
+        has_edge = (*place, piece) in edges
+        return tasks.Place(self.text, self.names, at[piece], self.lengths[piece], has_edge)
+
+    def _given(
+        self,
+        place: Key,
+        piece: int,
+        edges: Mapping[Key, Key],
+        known: Mapping[Key, list[Any]],
+    ) -> list[Key]:
+        """What tasks of a chunk are given, as :class:`.tasks.Place` takes it."""
+        key = (*place, piece)
+        edge = [edges[key]] if key in edges else []
+        return [*self._keys(self.names, place, piece), *edge, *known[key]]
 
     def _edges(self, places: Sequence[Key]) -> dict[Key, Key]:
         """What chunks must know of the one before, by chunk."""
@@ -178,7 +193,7 @@ class Rows:
                 if 0 <= before < len(self.lengths):
                     keys = self._keys(names, p, before)
                     self.graph.layers[layer][_at(layer, *p, i)] = (
-                        tasks.edge, self.text, names, keys,
+                        partial(tasks.edge, self.text, names), *keys,
                     )  # fmt: skip
                     found[_at(*p, i)] = (layer, *p, i)
         return found
@@ -206,16 +221,20 @@ class Rows:
     ) -> dict[str, dict[Key, Any]]:
         writes = self.cut.problem.writes
         found: dict[str, dict[Key, Any]] = {"elements": {}, "rows": {}}
-        if any(o.role is Role.ELEMENT for o in writes):
-            layer = self.graph.layer("apply")
+        elements = [o.name for o in writes if o.role is Role.ELEMENT]
+        if elements:
+            only = elements[0] if len(elements) == 1 else ""
+            layer = "" if only else self.graph.layer("apply")
             for p in places:
-                for i, length in enumerate(self.lengths):
-                    keys = self._keys(self.names, p, i)
-                    self.graph.layers[layer][_at(layer, *p, i)] = (
-                        tasks.applied, self.text, list(self.names), keys, at[i], length,
-                        edges.get((*p, i)), list(known[_at(*p, i)]),
-                    )  # fmt: skip
-                    found["elements"][_at(*p, i)] = (layer, *p, i)
+                for i in range(len(self.lengths)):
+                    task = (
+                        partial(tasks.applied, self._place(p, i, at, edges), only),
+                        *self._given(p, i, edges, known),
+                    )
+                    if layer:
+                        self.graph.layers[layer][_at(layer, *p, i)] = task
+                        task = (layer, *p, i)
+                    found["elements"][_at(*p, i)] = task
         if any(o.role is Role.ROW for o in writes):
             layer = self.graph.layer("finish")
             for p in places:
@@ -231,7 +250,10 @@ class Rows:
         is_row = operand.role is Role.ROW
         chunks = self.batch if is_row else (*self.batch, self.lengths)
         made = self._made["rows" if is_row else "elements"]
-        keys = {k: (operator.getitem, task, operand.name) for k, task in made.items()}
+        elements = sum(o.role is Role.ELEMENT for o in self.cut.problem.writes)
+        keys: dict[Key, Any] = dict(made)
+        if is_row or elements > 1:
+            keys = {k: (operator.getitem, task, operand.name) for k, task in made.items()}
         return self.graph.array(operand.name, chunks, dtype_of(self.cut.problem, operand), keys)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,24 +48,47 @@ def _piece(
     return Piece(held, start, before or {}, length)
 
 
-def edge(problem: str, names: Sequence[str], chunks: Sequence[Array]) -> Arrays:
+def edge(problem: str, names: Sequence[str], *chunks: Array) -> Arrays:
     """What the next chunk in forward order must know of this one."""
     return _cut(problem).edge(_piece(names, chunks, 0, 0))
 
 
-def summary(
-    problem: str,
-    sweep: int,
-    names: Sequence[str],
-    chunks: Sequence[Array],
-    start: int,
-    length: int,
-    before: Arrays | None,
-    states: Sequence[Array],
-) -> Array:
-    """The states of the blocks of a chunk."""
-    piece = _piece(names, chunks, start, length, before)
-    return _cut(problem).summary(sweep, piece, _all_aligned(states))
+@dataclass(frozen=True)
+class Place:
+    """Where a chunk lies, and what of it a task is given.
+
+    What a graph says of every task is walked through by dask, so all that is not computed is here.
+
+    Attributes
+    ----------
+    problem
+        The op, as text.
+    names
+        Its operands, whose chunks come first.
+    start, length
+        Where the chunk begins along the axis, and its positions.
+    has_edge
+        Whether what lies in front of the chunk follows.
+    """
+
+    problem: str
+    names: tuple[str, ...]
+    start: int
+    length: int
+    has_edge: bool
+
+    def piece(self, given: Sequence[Any]) -> tuple[Cut, Piece, list[Array]]:
+        """The op, the chunk, and the states that follow."""
+        count = len(self.names)
+        before = given[count] if self.has_edge else None
+        piece = _piece(self.names, given[:count], self.start, self.length, before)
+        return _cut(self.problem), piece, _all_aligned(given[count + self.has_edge :])
+
+
+def summary(place: Place, sweep: int, *given: Any) -> Array:
+    """The states of the blocks of a chunk; what earlier sweeps gave for it follows their states."""
+    cut, piece, states = place.piece(given)
+    return cut.summary(sweep, piece, states[:sweep], states[sweep:])
 
 
 def gathered(parts: Sequence[Array]) -> Array:
@@ -99,19 +123,12 @@ def joined(
     return found
 
 
-def applied(
-    problem: str,
-    names: Sequence[str],
-    chunks: Sequence[Array],
-    start: int,
-    length: int,
-    before: Arrays | None,
-    states: Sequence[Array],
-) -> Arrays:
-    """The results of a chunk."""
-    cut, piece = _cut(problem), _piece(names, chunks, start, length, before)
+def applied(place: Place, only: str, *given: Any) -> Any:
+    """The results of a chunk by name, or the only one."""
+    cut, piece, states = place.piece(given)
     cut.check_rows({o.name: piece.operands[o.name] for o in cut.problem.positions})
-    return cut.apply(piece, _all_aligned(states))
+    found = cut.apply(piece, states)
+    return found[only] if only else found
 
 
 def finished(

@@ -88,7 +88,8 @@ _AXIS_NAME = Parameter(
     "axis_name",
     parse.flag,
     None,
-    doc="Inside jax.shard_map: the mesh axis, or axes, over which the op's axis is cut.",
+    doc="Inside jax.shard_map: the mesh axis, or axes, over which the op's axis, or rows of "
+    "segments, are cut.",
 )
 _UNIQUE = Parameter(
     "unique_indices", parse.flag, False, is_positional=True, doc="Accepted and not needed."
@@ -197,7 +198,8 @@ def _parameters(pair: Pair) -> Iterator[Parameter]:
             yield from (_UNIQUE, _BUCKET_SIZE, _MODE)
         if p.name == "keepdims" and pair.forward.kind in BEGINS:
             yield _INITIAL
-    if pair.forward.parameter("axis") is not None:
+    cuts = any(o.role in (Role.IDS, Role.OFFSETS) for o in pair.forward.reads)
+    if pair.forward.parameter("axis") is not None or cuts:
         yield _AXIS_NAME
     yield from only_theirs(pair)
 

@@ -106,7 +106,7 @@ class Function:
                 arrays[name] = jnp.broadcast_to(arrays[name], shape).reshape(-1)
             parameters, shape = {**parameters, "axis": 0}, (math.prod(shape),)
         if self.cuts:
-            return self._run_segments(arrays, shape, parameters, key)
+            return self._run_segments(arrays, shape, parameters, key, axis_name)
         if axis_name is not None:
             return self._run_shard(arrays, shape, parameters, key, axis_name)
         if self.marks is not None and self.marks.name in arrays:
@@ -237,8 +237,7 @@ class Function:
             raise UnsupportedError(
                 f"{self.marks.name}: not taken with axis_name; give {self.marks.symbol} instead"
             )
-        names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
-        count = math.prod(jax.lax.axis_size(n) for n in names)
+        names, count = _mesh_axes(axis_name)
         axes = parse.normalized_axes(parameters["axis"], len(shape), "axis")
         if not axes:
             raise InvalidProblemError("axis_name: expected an array with an axis to cut, got none")
@@ -290,24 +289,30 @@ class Function:
     # Segments.
 
     def _run_segments(
-        self, arrays: Arrays, shape: Shape, parameters: dict[str, Any], key: tuple[Any, ...]
+        self,
+        arrays: Arrays,
+        shape: Shape,
+        parameters: dict[str, Any],
+        key: tuple[Any, ...],
+        axis_name: Any,
     ) -> Any:
         lead = NAMES.get(self.elements[0], self.elements[0])
         if not shape:
             raise InvalidProblemError(f"{lead}: expected at least one dimension, got shape ()")
         given = [o for o in self.cuts if o.name in arrays]
         if len(given) != 1:
-            names, got = " or ".join(o.name for o in self.cuts), "both" if given else "neither"
-            raise InvalidProblemError(f"{self.cuts[0].name}: expected {names}, got {got}")
+            words, got = " or ".join(o.name for o in self.cuts), "both" if given else "neither"
+            raise InvalidProblemError(f"{self.cuts[0].name}: expected {words}, got {got}")
         (by,) = given
         cut = arrays[by.name]
         segments = self._count(by, cut, shape[0], parameters)
         rest, width = shape[1:], math.prod(shape[1:])
-        pair = self._known(arrays, (shape[0], width), parameters, key, segments)
+        names, count = _mesh_axes(axis_name)
+        pair = self._known(arrays, (count * shape[0], width), parameters, key, segments)
         is_traced = isinstance(cut, jax.core.Tracer)
         if by.role is Role.OFFSETS and is_traced:
             # Nobody looks at what is traced, and kernels go where offsets lead.
-            arrays[by.name] = jnp.clip(jax.lax.cummax(cut), 0, shape[0])
+            arrays[by.name] = jnp.clip(jax.lax.cummax(cut), 0, count * shape[0])
         elif by.role is Role.OFFSETS or parameters.get("out_of_range") == "raise":
             _known(cut, by.name, 'out_of_range="raise"')
             _check_known(replace(pair.forward, drops=False), {by.name: cut})
@@ -315,7 +320,12 @@ class Function:
             length = shape[0] if self.operands[name].role is Role.ELEMENT else segments
             full = jnp.broadcast_to(arrays[name], (length, *rest))
             arrays[name] = full.reshape(length, width)
-        results = self._run(pair, arrays)
+        if names:
+            from .shards import run_shard  # Numba comes with it
+
+            results = run_shard(pair, arrays, names, count, 0, (shape[0], width))
+        else:
+            results = self._run(pair, arrays)
         return _one_or_all({n: r.reshape(r.shape[0], *rest) for n, r in results.items()})
 
     def _count(self, by: Operand, cut: Any, length: int, parameters: dict[str, Any]) -> int:
@@ -344,6 +354,14 @@ def _check_known(problem: Problem, arrays: Arrays) -> None:
     if not any(isinstance(a, jax.core.Tracer) for a in arrays.values()):
         views = {n: view(np.asarray(a), n) for n, a in arrays.items()}
         Runnable(problem, PlanPreference()).check_values(views)
+
+
+def _mesh_axes(axis_name: Any) -> tuple[tuple[Any, ...], int]:
+    """The mesh axes that cut an axis, and how many pieces they make; none make one."""
+    if axis_name is None:
+        return (), 1
+    names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    return names, math.prod(jax.lax.axis_size(n) for n in names)
 
 
 def _one_or_all(results: Arrays) -> Any:

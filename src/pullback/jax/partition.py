@@ -168,7 +168,7 @@ class Rules:
     def partition(self, mesh: Any, given: Any, results: Any) -> Any:
         """What runs on every device, and where operands and results lie."""
         sides = [*zip(self.inputs, given, strict=True), *zip(self.outputs, results, strict=True)]
-        where = self._where(sides)
+        where = self._cuttable(self._where(sides))
         problem = self.problem
         sizes = {d: math.prod(mesh.shape[n] for n in names) for d, names in where.items()}
         local = tuple(-(-n // sizes.get(d, 1)) for d, n in enumerate(problem.shape))
@@ -179,6 +179,19 @@ class Rules:
             for names, side in ((self.outputs, results), (self.inputs, given))
         )
         return mesh, run, *placed
+
+    def _cuttable(self, where: dict[int, tuple[Any, ...]]) -> dict[int, tuple[Any, ...]]:
+        """The same, with no other of the op's axes sharded than the first that has a length.
+
+        The elements of a row lie in the order of its axes, so that shards along a later one are not
+        pieces of it. XLA exchanges them for some that are, which costs no device more memory.
+        """
+        cutting = [d for d in self.axes if d in where]
+        lead = next((d for d in self.axes if self.problem.shape[d] > 1), None)
+        if lead is None or cutting in ([], [lead]):
+            return where
+        names = tuple(n for d in cutting for n in where[d])
+        return {**{d: n for d, n in where.items() if d not in cutting}, lead: names}
 
     def _whole(self, local: Shape) -> Callable[..., Any]:
         from .primitives import run_p
@@ -196,17 +209,12 @@ class Rules:
     ) -> Callable[..., Any]:
         from .pieces import CutCall
         from .primitives import dtype_of
+        from .segment_pieces import SegmentCutCall
 
-        if len(cutting) > 1:
-            raise UnsupportedError(
-                f"{self.problem.op.name}: of its axes {self.axes} only the first may be sharded, "
-                f"got shards along {cutting}"
-            )
+        (axis,) = cutting
         dtypes = [dtype_of(self.problem, n) for n in self.outputs]
-        names, count = where[cutting[0]], sizes[cutting[0]]
-        call = CutCall(
-            self.problem, self.inputs, self.outputs, local, names, count, dtypes, cutting[0]
-        )
+        how = (self.problem, self.inputs, self.outputs, local, where[axis], sizes[axis], dtypes)
+        call = SegmentCutCall(*how) if self.problem.is_segmented else CutCall(*how, axis)
 
         def run(*operands: Any) -> Any:
             with _check_vma(False):

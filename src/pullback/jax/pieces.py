@@ -64,10 +64,6 @@ class CutCall:
         self.local, self.names, self.count, self.dtypes = local, names, count, tuple(dtypes)
         self.tracked = tracked
         op = problem.op.name
-        if problem.is_segmented:
-            raise UnsupportedError(
-                f"{op}: rows of segments are sharded; shard columns, or replicate the rows"
-            )
         cut = cut_of(text_of(problem))
         assert isinstance(cut, Cut)
         self.cut = cut
@@ -311,7 +307,9 @@ def cut_states(says: dict[str, Any], operands: list[Array], results: list[Array]
     cut, at, piece, rest = _held(says, operands)
     piece, gathered = _with_edges(cut, at, piece, rest, says["grid"])
     here, _ = _joined(cut, at, says, gathered, _rows(cut, piece))
-    found = cut.summary(says["sweep"], piece, here)
+    blocks = -(-piece.length // cut.block)
+    own = [states[at].view(np.float64)[..., :blocks, :] for states in gathered]
+    found = cut.summary(says["sweep"], piece, here, own)
     into = results[0].view(np.float64)
     into[...] = 0.0
     into[..., : found.shape[-2], :] = found

@@ -9,6 +9,7 @@ import jax
 from .pairs import Pair
 from .pieces import CutCall
 from .primitives import dtype_of, varying_alike
+from .segment_pieces import SegmentCutCall
 
 Shape = tuple[int, ...]
 
@@ -28,17 +29,23 @@ def run_shard(
     pair
         The op and its backward on the uncut operands.
     operands
-        Shards by name; those with one element for each row are the same on all devices.
+        Shards by name; those with one element for each row, or a row for each segment, are the
+        same on all devices.
     names, count
         The mesh axes that cut the op's axis, and how many pieces they make.
     axis, local
         The dimension that is cut, and the shape of a shard.
     """
 
-    def direction(name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> CutCall:
+    def direction(
+        name: str, inputs: tuple[str, ...], outputs: tuple[str, ...]
+    ) -> CutCall | SegmentCutCall:
         problem = pair.problem(name, inputs)
+        how = (problem, inputs, outputs, local, names, count)
         dtypes = [dtype_of(problem, n) for n in outputs]
-        return CutCall(problem, inputs, outputs, local, names, count, dtypes, axis, True)
+        if problem.is_segmented:
+            return SegmentCutCall(*how, dtypes)
+        return CutCall(*how, dtypes, axis, True)
 
     def forward(*arrays: Any) -> tuple[Any, ...]:
         return tuple(direction("forward", pair.reads, pair.outputs).run(arrays))

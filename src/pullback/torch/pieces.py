@@ -74,6 +74,7 @@ def _states(
     operands: list[Tensor],
     before: list[Tensor],
     states: list[Tensor],
+    own: list[Tensor],
     problem: str,
     sweep: int,
     start: int,
@@ -84,10 +85,11 @@ def _states(
     piece = _piece(cut, operands, before, start, length)
     if sweep == 0:
         _check_rows(cut, piece)
-    return _tensor(cut.summary(sweep, piece, [_array(s) for s in states]))
+    known = [_array(s) for s in states]
+    return _tensor(cut.summary(sweep, piece, known, [_array(t) for t in own]))
 
 
-def _fake_states(operands, before, states, problem, sweep, start, length):
+def _fake_states(operands, before, states, own, problem, sweep, start, length):
     cut = cut_of(problem)
     assert isinstance(cut, Cut)
     size = len(cut.sweeps[sweep].monoid.state)
@@ -209,9 +211,11 @@ def _fake_finished(rows, states, problem):
     ]
 
 
-_PIECE = "Tensor[] operands, Tensor[] before, Tensor[] states, str problem"
+_PIECE = "Tensor[] operands, Tensor[] before, Tensor[] states"
 states_of = _define(
-    f"cut_states({_PIECE}, int sweep, int start, int length) -> Tensor", _states, _fake_states
+    f"cut_states({_PIECE}, Tensor[] own, str problem, int sweep, int start, int length) -> Tensor",
+    _states,
+    _fake_states,
 )
 joined = _define(
     "cut_joined(Tensor[] rows, Tensor gathered, str problem, int sweep, int[] blocks, int mine)"
@@ -220,7 +224,9 @@ joined = _define(
     _fake_joined,
 )
 applied = _define(
-    f"cut_applied({_PIECE}, int start, int length) -> Tensor[]", _applied, _fake_applied
+    f"cut_applied({_PIECE}, str problem, int start, int length) -> Tensor[]",
+    _applied,
+    _fake_applied,
 )
 finished = _define(
     "cut_finished(Tensor[] rows, Tensor[] states, str problem) -> Tensor[]",

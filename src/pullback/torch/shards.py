@@ -300,10 +300,13 @@ class _Cut:
         start, length = self.grid[self.mine], self.grid[self.mine + 1] - self.grid[self.mine]
         before = self._edges(operands) if cut.neighbours else []
         states: list[Tensor] = []
+        summaries: list[Tensor] = []
         behind: list[Tensor] = []
         blocks = [-(-(b - a) // cut.block) for a, b in itertools.pairwise(self.grid)]
         for k in range(len(cut.sweeps)):
-            own = ops.states_of(operands, before, states, self.text, k, start, length)
+            told = (operands, before, states, list(summaries), self.text, k, start, length)
+            own = ops.states_of(*told)
+            summaries.append(own)
             most = max(blocks)
             missing = most - blocks[self.mine]
             if missing:

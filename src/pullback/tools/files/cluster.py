@@ -11,7 +11,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from ... import __version__
 from ...core.declare import Role
 from ...cpu.compile import source_digest
 from ...cut import Cut as RowCut
-from ...errors import InvalidProblemError, UnsupportedError
+from ...errors import InvalidProblemError, PullbackError, UnsupportedError
 from ...formulas.record import repeats
 from ...memory.view import DTYPES
 from ...threads import get_num_threads
@@ -27,12 +28,13 @@ from ..case import Case
 from . import files, zarrs
 from .blocks import cut
 from .boxes import Box
+from .identity import identity_of
 from .operands import Operands
-from .partial import Note
+from .partial import Note, Progress
 from .publish import Publication
 from .resident import peak_bytes
 from .running import Interrupted, Summary, prepare_pieces
-from .shares import Share, Source, Target, write
+from .shares import Share, Source, Target, checksum, write
 from .targets import note_path
 
 if TYPE_CHECKING:
@@ -85,35 +87,70 @@ class ClusterRun:
             if path.suffix.lower() == ".npz":
                 raise UnsupportedError(f"{path}: workers cannot share an archive; use .npy or zarr")
 
-    def go(self, shapes: Mapping[str, tuple[int, ...]], force: bool, start: float) -> Summary:
-        """Run to the end, or leave nothing and raise."""
-        note = Note(note_path(self.publication.targets[0]), self.publication.parts.values(), {})
-        discarded = note.count_kept()
-        for stored in self.operands.stored.values():
-            stored.file.describe()
+    def go(
+        self, shapes: Mapping[str, tuple[int, ...]], resume: bool, force: bool, start: float
+    ) -> Summary:
+        """Run to the end, or keep what is finished and raise."""
+        parts = self.publication.parts.values()
+        identity = identity_of(self.job, self.operands)
+        note = Note(note_path(self.publication.targets[0]), parts, identity)
+        earlier = note.find() if resume else None
+        discarded = 0 if resume else note.count_kept()
         prepare_pieces(self.case)  # kernels are on the disk before workers look for them
+        graph = self._graph(shapes)
+        done = earlier or Progress({"chunks": graph.chunks, "done": []})
+        if earlier and not graph.has_done(earlier):
+            raise note.refuse(f"{note.path} is of another job")
+        resumed = len(done.blocks)
         with ExitStack() as stack:
             client = stack.enter_context(_client(self.job))
             _check_workers(client)
-            note.discard()
+            self._open_outputs(graph, note, done, stack, anew=earlier is None)
+            _verify(client, graph, note, done)
+            how = "the same command with --resume"
             try:
-                blocks = self._compute(client, shapes, stack)
+                moved = self._compute(client, graph, note, done)
                 peak = max(client.run(peak_bytes).values(), default=0)
                 self.operands.check_inputs()
                 self.operands.check_chunks()
                 self.publication.publish(self.operands, note, force)
             except KeyboardInterrupt:
-                note.discard()
-                raise Interrupted("nothing is left behind") from None
+                if not self.publication.done:  # or else it comes too late
+                    raise Interrupted(note.keep(done, len(graph.writes), how)) from None
             except OSError as error:
-                note.discard()
+                kept = note.keep(done, len(graph.writes), how)
                 target = str(self.publication.targets[0])
-                raise OSError(error.errno, f"{error.strerror or error}", target) from None
+                raise OSError(error.errno, f"{error.strerror or error}; {kept}", target) from None
+            except PullbackError as error:
+                kept = note.keep(done, len(graph.writes), "when that is put right, --resume")
+                raise InvalidProblemError(f"{error}; {kept}") from None
             except BaseException:
-                note.discard()
+                note.keep(done, len(graph.writes), how)
                 raise
         seconds = time.monotonic() - start
-        return Summary(self._total, self._total, seconds, blocks, 0, discarded, peak)
+        count = len(graph.writes)
+        return Summary(self._total, moved, seconds, count, resumed, discarded, peak)
+
+    def _open_outputs(
+        self, graph: Graph, note: Note, done: Progress, stack: ExitStack, anew: bool
+    ) -> None:
+        """Make the partial files and the first note, or find those of an earlier run."""
+        if anew:
+            note.discard()
+        try:
+            for name, target in graph.targets.items():
+                if anew:
+                    target.form.create(Path(target.path))
+                self.operands.stored[name] = target.form.open(Path(target.path), stack)
+            if anew:
+                note.save(done, now=True)
+        except InvalidProblemError as error:
+            raise note.refuse(error) from None
+        except OSError as error:
+            if anew:
+                note.discard()
+            target_path = str(self.publication.targets[0])
+            raise OSError(error.errno, f"{error.strerror or error}", target_path) from None
 
     # What is computed.
 
@@ -183,28 +220,42 @@ class ClusterRun:
         found[first] = lengths[::-1] if rows.from_end else lengths
         return tuple(found)
 
-    def _compute(self, client: Any, shapes: Mapping[str, tuple[int, ...]], stack: ExitStack) -> int:
-        """Have everything computed and written; returns how many chunks that were."""
+    def _graph(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+        """All there is to compute, and to write."""
         from ... import dask as functions
 
-        case, distributed = self.case, library()
+        case = self.case
         function = getattr(functions, case.op.name)
         arrays = self._arrays()
         found = case.call(arrays, function=lambda out=None, **given: function(**given))
         several = found if isinstance(found, tuple) else (found,)
         names = case.op.outputs if len(several) == len(case.op.outputs) else case.outputs
         results = dict(zip(names, several, strict=True))
-        keys: list[Any] = []
-        layers: dict[Any, Any] = {}
+        graph = Graph()
         for name in self.names:
-            self._write(name, results[name], shapes[name], layers, keys, stack)
-        done, total = 0, self._total
-        made = sum(math.prod(shapes[n]) * case.dtype_of(n).itemsize for n in self.names)
-        futures = client.get(layers, keys, sync=False)
+            self._write(graph, name, results[name], shapes[name])
+        return graph
+
+    def _compute(self, client: Any, graph: Graph, note: Note, done: Progress) -> int:
+        """Have what is not done computed and written; the bytes of it."""
+        distributed = library()
+        finished = {*done.cut["done"]}
+        keys = {w.key: k for k, w in enumerate(graph.writes) if k not in finished}
+        made = sum(w.bytes for w in graph.writes)
+        before = sum(graph.writes[k].bytes for k in finished)
+        share = self._total / max(1, made)
+        written = 0
+        self.progress(int(before * share), self._total)
+        futures = client.get(graph.layers, list(keys), sync=False)
         try:
             for future in distributed.as_completed(futures):
-                done += future.result()
-                self.progress(int(total * (done / max(1, made))), total)
+                size, checksum = future.result()
+                done.cut["done"].append(keys[future.key])
+                done.blocks.append(checksum)
+                with suppress(OSError):  # an older note is as true, and the run may well succeed
+                    note.save(done)
+                written += size
+                self.progress(int((before + written) * share), self._total)
         except distributed.KilledWorker as error:
             reason = " ".join(str(error).split())
             raise InvalidProblemError(
@@ -212,20 +263,13 @@ class ClusterRun:
             ) from None
         finally:
             client.cancel(futures, force=True)
-        return len(keys)
+        return int(written * share)
 
-    def _write(
-        self,
-        name: str,
-        result: Any,
-        shape: tuple[int, ...],
-        layers: dict[Any, Any],
-        keys: list[Any],
-        stack: ExitStack,
-    ) -> None:
-        """Make the file of an output, and add tasks that write the chunks of a result to it."""
+    def _write(self, graph: Graph, name: str, result: Any, shape: tuple[int, ...]) -> None:
+        """Add tasks that write the chunks of a result to its file."""
         path, part = self.job.outputs[name], self.publication.parts[name]
-        kind = {d: n for n, d in DTYPES.items()}[np.dtype(self.case.dtype_of(name))]
+        dtype = np.dtype(self.case.dtype_of(name))
+        kind = {d: n for n, d in DTYPES.items()}[dtype]
         result = result.reshape(shape) if result.shape != shape else result
         form: files.AnyForm = files.Form(shape, kind, files.is_raw(path))
         if zarrs.is_zarr(path):
@@ -235,15 +279,72 @@ class ClusterRun:
             form = zarrs.form_like(
                 self.operands.stored.values(), shape, kind, self.job.zarr_format
             ).rechunked(lengths)
-        form.create(part)
-        self.operands.stored[name] = form.open(part, stack)
-        target = Target(str(part.absolute()), form)
-        layers.update(result.__dask_graph__())
+        graph.add(name, Target(str(part.absolute()), form), result, dtype.itemsize)
+
+
+class Write(NamedTuple):
+    """A chunk that a task writes: where to, and the key of that task."""
+
+    target: Target
+    where: Box
+    key: Any
+    bytes: int
+
+
+class Graph:
+    """What is computed and written.
+
+    Attributes
+    ----------
+    layers
+        All tasks.
+    targets, chunks
+        The files that outputs are written to, and the chunks in which that is done, by name.
+    writes
+        The chunks in order, empty ones left out.
+    """
+
+    def __init__(self) -> None:
+        self.layers: dict[Any, Any] = {}
+        self.targets: dict[str, Target] = {}
+        self.chunks: dict[str, Any] = {}
+        self.writes: list[Write] = []
+
+    def add(self, name: str, target: Target, result: Any, item: int) -> None:
+        """Have an output written."""
+        self.targets[name], self.chunks[name] = target, [list(c) for c in result.chunks]
+        self.layers.update(result.__dask_graph__())
         for place, where in _boxes(result.chunks):
-            if all(s.stop > s.start for s in where):
+            size = math.prod(s.stop - s.start for s in where) * item
+            if size:
                 key = (f"write-{name}-{result.name}", *place)
-                layers[key] = (write, target, where, (result.name, *place))
-                keys.append(key)
+                self.layers[key] = (write, target, where, (result.name, *place))
+                self.writes.append(Write(target, where, key, size))
+
+    def has_done(self, progress: Progress) -> bool:
+        """Whether what was done is a part of this."""
+        if {*progress.cut} != {"chunks", "done"} or progress.cut["chunks"] != self.chunks:
+            return False
+        done = progress.cut["done"]
+        return (
+            isinstance(done, list)
+            and len(done) == len(progress.blocks)
+            and all(type(k) is int and 0 <= k < len(self.writes) for k in done)
+            and len({*done}) == len(done)
+        )
+
+
+def _verify(client: Any, graph: Graph, note: Note, done: Progress) -> None:
+    """Raise unless the finished chunks are what the earlier run has written."""
+    asked = {
+        ("checksum", k): (checksum, graph.writes[k].target, graph.writes[k].where)
+        for k in done.cut["done"]
+    }
+    found = client.get(asked, list(asked)) if asked else []
+    for (_, k), seen, kept in zip(asked, found, done.blocks, strict=True):
+        if seen != kept:
+            path = graph.writes[k].target.path
+            raise note.refuse(f"block {k + 1} in {path} is not what the run had written")
 
 
 def _equal(n: int, length: int) -> tuple[int, ...]:

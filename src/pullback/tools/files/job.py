@@ -84,8 +84,6 @@ class Job:
         start = time.monotonic()
         if self.cluster is not None and self.workers is not None:
             raise InvalidProblemError("workers: a cluster that is given has its own")
-        if resume and (self.cluster is not None or self.workers is not None):
-            raise InvalidProblemError("resume: a run on a cluster begins anew")
         self._check_parameters()
         self._check_files()
         with ExitStack() as stack:
@@ -103,7 +101,7 @@ class Job:
             if self.cluster is not None or self.workers is not None:
                 from .cluster import ClusterRun
 
-                return ClusterRun(self, case, stored, progress).go(shapes, force, start)
+                return ClusterRun(self, case, stored, progress).go(shapes, resume, force, start)
             arrays = {n: _fitted(case, n, s) for n, s in stored.items()}
             return Run(self, case, stored, arrays, progress).go(shapes, resume, force, start)
 

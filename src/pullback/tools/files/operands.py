@@ -67,7 +67,7 @@ class Operands:
         checksum = 0
         for name, part in parts.items():
             self.stored[name].save(part, buffers[name])
-            checksum = _add(checksum, buffers[name])
+            checksum = add_to(checksum, buffers[name])
         return checksum
 
     def checksum(self, parts: Mapping[str, np.ndarray]) -> int:
@@ -77,7 +77,7 @@ class Operands:
             for chunk in chunks(part, CHECKED):
                 buffer = self.buffer("checked", chunk)
                 self.stored[name].load(chunk, buffer)
-                checksum = _add(checksum, buffer)
+                checksum = add_to(checksum, buffer)
         return checksum
 
     def check_inputs(self) -> None:
@@ -92,6 +92,6 @@ class Operands:
                 stored.file.check_chunks()
 
 
-def _add(checksum: int, buffer: np.ndarray) -> int:
+def add_to(checksum: int, buffer: np.ndarray) -> int:
     """A checksum continued with the bytes of a packed buffer, in the order of the file."""
     return zlib.crc32(flat_bytes(buffer).data, checksum) if buffer.size else checksum

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import InvalidProblemError
 from .files import settle
-from .targets import remove
+from .targets import remove, uninterrupted
 from .zarrs import settle_all
 
 # Seconds between notes: what a run that was killed may have to do again.
@@ -132,6 +132,17 @@ class Note:
         settle(self.path.parent)
         self.saved = len(progress.blocks)
         self._written = time.monotonic()
+
+    def keep(self, progress: Progress, count: int, how: str) -> str:
+        """Keep what is finished for another run, or leave nothing; says where and how to go on."""
+        with suppress(OSError, KeyboardInterrupt), uninterrupted():
+            if progress.blocks:
+                self.save(progress, now=True)
+        if not self.saved:
+            self.discard()
+            return "nothing was finished, nothing is left behind"
+        where = " and ".join(map(str, self.partials))
+        return f"{self.saved} of {count} blocks are kept in {where}; {how} does the rest"
 
     def remove(self) -> None:
         """Forget the note."""

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ... import __version__
-from ...core.declare import REQUIRED, Role
-from ...cpu.compile import source_digest
+from ...core.declare import Role
 from ...cut import warm
 from ...errors import InvalidProblemError, PullbackError
 from ...formulas.record import repeats
@@ -26,6 +24,7 @@ from ..bench.warm import warm_up
 from ..case import Case
 from . import files, zarrs
 from .blocks import Cut, cut, folds, gathers, pieces, restored_cut
+from .identity import identity_of
 from .long_rows import LongRows, fold_segments
 from .operands import Operands
 from .partial import Note, Progress
@@ -33,7 +32,7 @@ from .publish import Publication
 from .resident import available_bytes, peak_bytes, resident_bytes
 from .segments import SegmentCut, check_ids, cut_segments, pick_rows, restored_segments
 from .tables import TableCut, TableRun, column_bytes, cut_columns, restored_table
-from .targets import note_path, uninterrupted
+from .targets import note_path
 
 if TYPE_CHECKING:
     from .job import Job
@@ -135,7 +134,7 @@ class Run:
         note = Note(
             note_path(self.publication.targets[0]),
             self.publication.parts.values(),
-            self._identity(),
+            identity_of(self.job, self.operands),
         )
         earlier = note.find() if resume else None
         discarded = 0 if resume else note.count_kept()
@@ -237,16 +236,7 @@ class Run:
 
     def _keep(self, note: Note, done: Progress, plan: Plan, how: str) -> str:
         """Keep what is finished for another run, or leave nothing; says where and how to go on."""
-        if self.publication.done:
-            return "the output is whole"
-        with suppress(OSError, KeyboardInterrupt), uninterrupted():
-            if done.blocks:
-                note.save(done, now=True)
-        if not note.saved:
-            note.discard()
-            return "nothing was finished, nothing is left behind"
-        where = " and ".join(map(str, note.partials))
-        return f"{note.saved} of {plan.count} blocks are kept in {where}; {how} does the rest"
+        return "the output is whole" if self.publication.done else note.keep(done, plan.count, how)
 
     def _check_ids(self) -> None:
         """An id out of range is found before anything is written, whatever block it is in."""
@@ -407,26 +397,6 @@ class Run:
             return self.arrays[full].strides
         item = DTYPES[case.element].itemsize
         return tuple(item * math.prod(case.shape[k + 1 :]) for k in range(len(case.shape)))
-
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same for a run to be continued, by what a user calls it."""
-        job = self.job
-        held: dict[str, Any] = {"the op": job.op.name}
-        usual = {p.name: None if p.default is REQUIRED else p.default for p in job.op.parameters}
-        told = usual | ({"axis": -1} if "axis" in usual else {}) | dict(job.parameters)
-        for name, value in (told | {"shape": job.shape, "dtype": job.dtype}).items():
-            held[f"--{name.replace('_', '-')}"] = value
-        held["--memory"] = job.memory
-        for name, path in sorted(job.inputs.items()):
-            size, modified, contents = self.operands.stored[name].file.describe()
-            held[f"the size of {path.name} ({name})"] = size
-            held[f"the modification time of {path.name} ({name})"] = modified
-            held[f"the contents of {path.name} ({name})"] = contents
-        for name, path in sorted(job.outputs.items()):
-            held[f"the file for {name}"] = path.name
-        held["the version of pullback"] = __version__
-        held["the source of pullback's kernels"] = source_digest()
-        return held
 
     def _blocks(self, steps: Iterable[Step], note: Note, done: Progress) -> int:
         """Do what is not done; the bytes of it."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import files
 from .boxes import Box
+from .operands import add_to
 from .transfer import packed_like
 
 
@@ -82,17 +83,31 @@ class Target:
     path: str
     form: files.AnyForm
 
-    def write(self, where: Box, values: Any) -> int:
-        """Write a part of it; returns how many bytes."""
+    def write(self, where: Box, values: Any) -> tuple[int, int]:
+        """Write a part of it; gives how many bytes, and their checksum."""
         with ExitStack() as stack:
             stored = self.form.open(Path(self.path), stack)
             part = _part(stored.array, where)
             buffer = packed_like(part, _memory)
             buffer[...] = values
             stored.save(part, buffer, shared=True)
-            return part.nbytes
+            return part.nbytes, add_to(0, buffer)
+
+    def checksum(self, where: Box) -> int:
+        """The checksum of a part as it is in the file."""
+        with ExitStack() as stack:
+            stored = self.form.open(Path(self.path), stack)
+            part = _part(stored.array, where)
+            buffer = packed_like(part, _memory)
+            stored.load(part, buffer)
+            return add_to(0, buffer)
 
 
-def write(target: Target, where: Box, values: Any) -> int:
+def write(target: Target, where: Box, values: Any) -> tuple[int, int]:
     """A task that writes a chunk."""
     return target.write(where, values)
+
+
+def checksum(target: Target, where: Box) -> int:
+    """A task that looks at a chunk that was written."""
+    return target.checksum(where)
