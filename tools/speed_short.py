@@ -48,7 +48,7 @@ def short(text: str) -> str:
     header, *body = rows(text, "op, f32")
     found = {row[0].strip("`"): row for row in body}
     kept = [found[name] for name in SHOWN if name in found]
-    rule = ["---", *["---:"] * (len(header[COLUMNS]) - 1)]
+    rule = ["---", *["---:"] * (len(header) - 1)]
     lines = [f"| {' | '.join(row[COLUMNS])} |" for row in (header, rule, *kept)]
     machine = re.search(r"Measured on (.*?)\. Every case", text)
     over_all = re.search(r"Over all .*?(in \d+(?=:)|No case .*?(?=\.))", text)
