@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -219,7 +218,7 @@ def check_types() -> None:
 
 
 def check_later_axes() -> None:
-    """Shards along an axis after the first are exchanged for shards along that, and not gathered."""
+    """Shards along a later axis are exchanged for shards along the first, and not gathered."""
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
     x = np.random.default_rng(0).standard_normal(ROW).astype(np.float32)
     for spec in (P(None, "b"), P("a", "b"), P(None, ("a", "b"))):

@@ -25,7 +25,7 @@ import pullback as pb
 from pullback.errors import InvalidProblemError
 from pullback.tools.bench import find_op
 from pullback.tools.cli import main
-from pullback.tools.files import Interrupted, Job, partial, running, segments, transfer
+from pullback.tools.files import Interrupted, Job, identity, partial, running, segments, transfer
 from run_files import contents, normal, refused, run, same
 from scripts import SOURCE, run_script
 
@@ -194,12 +194,12 @@ class TestWhatDiffers:
         assert "the contents of dy.npy (dy) changed since the run began" in line
 
     def test_kernels(self, stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(running, "source_digest", lambda: "another")
+        monkeypatch.setattr(identity, "source_digest", lambda: "another")
         line = refused(stopped, *command(stopped), "--resume")
         assert "the source of pullback's kernels changed" in line
 
     def test_version(self, stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(running, "__version__", "99")
+        monkeypatch.setattr(identity, "__version__", "99")
         assert "the version of pullback is 99, was" in refused(
             stopped, *command(stopped), "--resume"
         )

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import re
 import resource
+import signal
+import subprocess
 import sys
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -14,9 +18,11 @@ import pytest
 from click.testing import CliRunner
 
 import pullback as pb
+from pullback.tools.bench import find_op
 from pullback.tools.cli import main
-from pullback.tools.files import running, zarrs
+from pullback.tools.files import Job, running, zarrs
 from run_files import contents, normal, refused, run, same
+from scripts import SOURCE
 
 zarr = pytest.importorskip("zarr")
 RNG = np.random.default_rng(5)
@@ -192,6 +198,27 @@ def test_a_chunk_that_changes_during_the_run(
     assert not (tmp_path / "y.zarr").exists()
 
 
+# A run that is killed when it has written two of three chunks.
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    from pullback.tools.bench import find_op
+    from pullback.tools.files import Job, cluster, partial
+
+    cluster.TASK_BYTES, partial.PERIOD = 1 << 12, 0.0
+    left = iter(range(2))
+
+    def kill(done, total):
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if __name__ == "__main__":
+        x, y = map(Path, sys.argv[1:])
+        how = {"axis": 1, "reverse": True}
+        Job(find_op("cumsum"), {"x": x}, {"y": y}, how, workers=2).run(progress=kill)
+"""
+
+
 class TestWorkers:
     """The same jobs on two processes that are started for them."""
 
@@ -229,12 +256,58 @@ class TestWorkers:
                        tmp_path / "s.npy", *where)  # fmt: skip
             assert int(re.search(r"(\d+) block", said)[1]) > 1
             assert same(np.load(tmp_path / "s.npy"), pb.softmax(x, axis=0))
+            job = Job(
+                find_op("softmax"), {"x": tmp_path / "x.zarr"}, {"y": tmp_path / "k.npy"},
+                {"axis": 0}, cluster=cluster.scheduler_address,
+            )  # fmt: skip
             with distributed.Client(cluster) as client:
+                pids = client.run(os.getpid)
+                job.run(progress=once(lambda: os.kill(min(pids.values()), signal.SIGKILL)))
+                assert same(np.load(tmp_path / "k.npy"), pb.softmax(x, axis=0))
+                client.wait_for_workers(2)
                 client.run(limit_files)
-            told = refused(tmp_path, "softmax", "--x", tmp_path / "x.zarr", "--axis", 0,
-                           "--out", tmp_path / "z.npy", *where)  # fmt: skip
-            assert "z.npy" in told
-            assert "File too large" in told
+            before = contents(tmp_path)
+            again = (
+                "softmax",
+                "--x",
+                tmp_path / "x.zarr",
+                "--axis",
+                0,
+                "--out",
+                tmp_path / "z.npy",
+            )
+            result = CliRunner().invoke(main, ["run", *map(str, (*again, *where))])
+            assert result.exit_code == 2, result.output
+            assert "z.npy" in result.output
+            assert "File too large" in result.output
+            assert "does the rest" in result.output or contents(tmp_path) == before
+        run(*again, "--workers", 2, "--resume")
+        assert same(np.load(tmp_path / "z.npy"), pb.softmax(x, axis=0))
+        assert contents(tmp_path).keys() == {*before, "z.npy"}
+
+    def test_a_run_that_was_killed_goes_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        x = normal(3, 1400)
+        np.save(tmp_path / "x.npy", np.asfortranarray(x))
+        out = tmp_path / "y.zarr"
+        script = tmp_path / "killed.py"
+        script.write_text(textwrap.dedent(KILLED))
+        told = [sys.executable, script, tmp_path / "x.npy", out]
+        variables = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        done = subprocess.run(told, env=variables, timeout=300, check=False)
+        assert done.returncode == -signal.SIGKILL
+        assert not out.exists()
+        script.unlink()
+        monkeypatch.setattr("pullback.tools.files.cluster.TASK_BYTES", 1 << 12)
+        line = ("cumsum", "--x", tmp_path / "x.npy", "--axis", 1, "--out", out, "--workers", 2)
+        told = CliRunner().invoke(main, ["run", *map(str, line), "--resume"])
+        assert (told.exit_code, out.exists()) == (2, False)
+        assert "--reverse is False, was True" in told.output
+        said = run(*line, "--reverse", "--resume")
+        assert re.search(r"3 blocks, 2 of them before", said), said
+        assert same(load(out), pb.cumsum(x, 1, reverse=True))
+        assert contents(tmp_path).keys() == {"x.npy", "y.zarr"}
 
     def test_what_a_cluster_does_not_do(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -246,13 +319,20 @@ class TestWorkers:
         told = refused(tmp_path, "softmax", "--x", tmp_path / "x.npz", "--workers", 2, *out)
         assert "x.npz: workers cannot share an archive" in told
         told = refused(
-            tmp_path, "softmax", "--x", tmp_path / "x.npy", "--workers", 2, "--resume", *out
-        )
-        assert "resume: a run on a cluster begins anew" in told
-        told = refused(
             tmp_path, "softmax", "--x", tmp_path / "x.npy", "--cluster", "tcp://127.0.0.1:9", *out
         )
         assert "cluster: tcp://127.0.0.1:9" in told
+
+
+def once(action: Callable[[], object]) -> Callable[[int, int], None]:
+    """A progress that does something when the first chunk is done."""
+    left = [action]
+
+    def tell(done: int, total: int) -> None:
+        if done and left:
+            left.pop()()
+
+    return tell
 
 
 def limit_files() -> None:

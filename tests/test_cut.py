@@ -186,3 +186,30 @@ def test_sorted_ids_must_ascend_from_piece_to_piece() -> None:
     state = cut.fold(0, first, [], cut.begin(0, 3))
     with pytest.raises(InvalidProblemError, match="segment_ids: expected ids in ascending order"):
         cut.fold(0, later, [], state)
+
+
+@pytest.mark.parametrize(("name", "component"), [("sum", 0), ("cumsum", 1)])
+def test_rows_cut_over_threads_keep_the_same_states(name: str, component: int) -> None:
+    """The first phase of such a launch is the engine's summary: it leaves the states of blocks."""
+    case = Case.of(OPS[name], "f32", (1, 1 << 21), axis=1)
+    operands = make_operands(case)
+    plan, out = case.plan(2), {n: np.empty(case.shape_of(n), np.float32) for n in case.outputs}
+    workspace = np.full(plan.workspace_size // 8, np.nan)
+    plan.run(**operands, **out, workspace=workspace)
+    cut = Cut(case.problem)
+    states = cut.summary(0, Piece(operands))[0, :, component]
+    # Of a scan the blocks of the last part are nobody's summary.
+    counted = len(states) if name == "sum" else len(states) // 2
+    assert same_bytes(workspace[:counted], np.ascontiguousarray(states[:counted]))
+
+
+@pytest.mark.parametrize(("element", "far"), [("f32", 79), ("f64", 1)])
+def test_products_that_leave_the_range_and_come_back(element: str, far: int) -> None:
+    """Plain products serve the pieces where they can; what lies in front of one may be tiny."""
+    case = Case.of(OPS["cumprod_backward"], element, (2, SCAN), axis=-1)
+    operands = make_operands(case)
+    x = np.ones_like(operands["x"])
+    x[0, :550], x[0, 700:1250], x[1, 100:1200] = 2.0**-far, 2.0**far, 0.5
+    operands["x"], operands["y"] = x, pb.cumprod(x, -1)
+    found = cut_results(case, operands, np.random.default_rng(0))
+    assert same_bytes(found["dx"], case.results(operands)["dx"])

@@ -179,6 +179,27 @@ FAULTS = (
         "test_segment.py::test_tiles_give_the_bytes_of_sorted_rows[segment_mean]",
     ),
     Fault(
+        "segments: a product is let go for one factor too long",
+        "cpu/loops/segment_tile.py",
+        "(after - first) // (briefly + 1) * (briefly + 1)",
+        "(after - first) // (briefly + 1) * (briefly + 2)",
+        "test_segment.py::test_rows_in_order_give_the_bytes_of_sorted_rows[segment_prod-64]",
+    ),
+    Fault(
+        "segments: the first columns of a block are those of all",
+        "cpu/loops/segment_tile.py",
+        "one(p, const, at, steps, column + 56, index, h7)",
+        "one(p, const, at, steps, column + 56, index, h0)",
+        "test_segment.py::test_gradients_of_packed_rows_are_those_of_others[segment_max_backward]",
+    ),
+    Fault(
+        "results: memory is given away that is still read",
+        "memory/given_back.py",
+        "    return np.asarray(lease).view(dtype).reshape(shape)",
+        "    return np.frombuffer(lease._block.memory, dtype)[: size // 4].reshape(shape)",
+        "test_given_back.py::test_memory_is_used_again_when_the_last_array_on_it_is_gone",
+    ),
+    Fault(
         "few columns: a lane that is done goes on",
         "cpu/codegen/side_by_side.py",
         'inside = builder.icmp_signed("<", splat(builder, args[1]), counts)',

@@ -37,7 +37,7 @@ def packed_run(problem: Problem, runner: Any, threads: int) -> Any:
     names = [o.name for o in (*problem.reads, *problem.writes)]
     cut, rows = problem.cut_by.name, [n for n in names if n != problem.cut_by.name]
     shapes = {n: problem.shape_of(n) for n in names}
-    strides = {n: (shapes[n][-1] * item, item) for n in rows}
+    strides: dict[str, tuple[int, ...]] = {n: (shapes[n][-1] * item, item) for n in rows}
     sizes = {n: item * int(np.prod(shapes[n])) for n in rows}
     sizes[cut] = _WIDEST * shapes[cut][0]
     launches = _Launches(problem, runner, threads, names, strides)
@@ -103,9 +103,7 @@ def _unless_apart(name: str, other: str, sizes: dict[str, int]) -> str:
 
 def _taking_workspace(needed: int, names: list[str], sizes: dict[str, int]) -> list[str]:
     """Lines that take the caller's workspace, if it is packed and apart from the operands."""
-    apart = [
-        f"if at_{n} < at + size and at < at_{n} + {sizes[n]}: return False" for n in names
-    ]
+    apart = [f"if at_{n} < at + size and at < at_{n} + {sizes[n]}: return False" for n in names]
     return [
         "if type(workspace) is not ndarray: return False",
         "at, size, flags = address_of(workspace), workspace.nbytes, workspace.flags",

@@ -57,7 +57,7 @@ def evaluate(
         for i in forward:
             known[i].append(state if sweep.whole else fronts[i])
             made[i].append(summaries[i])
-    into = out or [None] * len(pieces)
+    into: Sequence[Mapping[str, Array] | None] = out or [None] * len(pieces)
     outputs = [cut.apply(p, s, o) for p, s, o in zip(pieces, known, into, strict=True)]
     return outputs, cut.finish(behind, rows)
 
@@ -77,6 +77,6 @@ def _segments(
                 fronts[i] = state
             state = cut.fold(k, piece, known, state, fronts[i])
         known.append(state)
-    into = out or [None] * len(pieces)
+    into: Sequence[Mapping[str, Array] | None] = out or [None] * len(pieces)
     outputs = [cut.apply(p, known, f, o) for p, f, o in zip(pieces, fronts, into, strict=True)]
     return outputs, cut.finish(known, rows)

@@ -17,7 +17,7 @@ from ..core.declare import Op, Operand, Parameter, Role, Text, Type
 from ..core.problem import Problem
 from ..formulas.compose import compose, renamed
 from ..formulas.folds import add
-from ..formulas.primitives import INF, NOWHERE, exponent, power_of_two, where
+from ..formulas.primitives import NOWHERE, exponent, where
 from ..formulas.record import (
     Formula,
     Monoid,
@@ -27,6 +27,7 @@ from ..formulas.record import (
     names_read,
     parameters,
 )
+from .plain import multiplied, passed_on
 
 ORIGIN = "piece_origin"  # index of the first position of a piece, in memory order
 FRONT = "piece_front"  # index of the first position of the uncut row, in forward order
@@ -225,27 +226,6 @@ def apply_record(formula: Formula, bools: frozenset[str]) -> Formula:
         prefix = replace(formula.prefix, lift=place(formula.prefix.lift))
         made = replace(made, prefix=prefix, prefix_start=_front(carried(0, prefix), multiplied))
     return made
-
-
-# A scan of scaled products is first tried with plain ones, to which mantissas are the numbers and
-# exponents are 0. So there a state in front of a piece must be made a number.
-
-
-def is_plain(m):
-    return exponent(m * 0.0 + 1.5) == 0
-
-
-def multiplied(m, e):
-    """A product so far. A tiny one stays tiny: of it plain products of float32 make zeros, as they
-    should, and those of float64 are given up."""
-    value = m * power_of_two(where(e < -1000, -1000.0, e))
-    return where(is_plain(m), value, m), where(is_plain(m), 0.0, e)
-
-
-def passed_on(m, e):
-    """A sum so far: where it is tiny plain sums are given up."""
-    value = where((e < -1000) & (m != 0), INF, m * power_of_two(e))
-    return where(is_plain(m), value, m), where(is_plain(m), 0.0, e)
 
 
 def _front(names: Sequence[str], number: Callable[..., Any]) -> Callable[..., Any]:

@@ -301,8 +301,8 @@ class Function:
             raise InvalidProblemError(f"{lead}: expected at least one dimension, got shape ()")
         given = [o for o in self.cuts if o.name in arrays]
         if len(given) != 1:
-            names, got = " or ".join(o.name for o in self.cuts), "both" if given else "neither"
-            raise InvalidProblemError(f"{self.cuts[0].name}: expected {names}, got {got}")
+            words, got = " or ".join(o.name for o in self.cuts), "both" if given else "neither"
+            raise InvalidProblemError(f"{self.cuts[0].name}: expected {words}, got {got}")
         (by,) = given
         cut = arrays[by.name]
         segments = self._count(by, cut, shape[0], parameters)

@@ -82,7 +82,8 @@ class SegmentCutCall:
             states.append(total)
             if k == 0 and self.cut.keeps_fronts:
                 fronts.append(front)
-        op, made = self.problem.op, {}
+        op = self.problem.op
+        made: dict[str, Any] = {}
         rows = [n for n in self.outputs if op.operand(n).role is Role.ROW]
         elements = [n for n in self.outputs if n not in rows]
         if elements:

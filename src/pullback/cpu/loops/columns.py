@@ -93,7 +93,8 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         known = read_known(known_box + 8 * c, PITCH)
         state = read(lane_box + 8 * c, apart)
         if brief is not None:
-            most = first + (stop - first) // stride * stride
+            # A lane's rows lie eight apart: as many as there are, not as far as they reach.
+            most = first + (stop - first + LANES - 1) // stride * stride
             for i in range(first, most, stride):
                 for k in range(i, i + stride - LANES, LANES):
                     at = places(addresses, strides, k)

@@ -37,6 +37,17 @@ from .segment_tile import (
 )
 
 
+def _make_memory(operands: Operands):
+    """``memory_of(p)``: addresses, row strides and column strides of all operands."""
+    addresses, row_strides, column_strides = (operand_words(operands, k) for k in range(3))
+
+    @inner
+    def memory_of(p):
+        return addresses(p), row_strides(p), column_strides(p)
+
+    return memory_of
+
+
 def _nothing():
     """What a pass gives that is there only for a finish to follow."""
     return ()
@@ -61,7 +72,7 @@ def _chain(before, after):
 def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at):
     """``compute(p, memory, segment, first, after, box)`` of the rows [first, after).
 
-    With it ``memory(p)``, the addresses and strides of all operands, and the doubles of the box.
+    With it the doubles of the box.
     """
     tile = Tile(formula, element, operands, row_at)
     steps = [tile.make_rows()] if operands.row else []
@@ -85,11 +96,6 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
         whole = _chain(whole, step)
     known_at = max(1, len(operands.row)) * PITCH
     state_at = known_at + len(known) * PITCH
-    all_addresses, row_strides, column_strides = (operand_words(operands, k) for k in range(3))
-
-    @inner
-    def memory_of(p):
-        return all_addresses(p), row_strides(p), column_strides(p)
 
     # A call of it took a tenth of the time, at two rows a segment.
     @inlined
@@ -100,7 +106,7 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
         for left in range(0, columns, TILE):
             whole(p, const, memory, span, left, least(TILE, columns - left), boxes)
 
-    return compute, memory_of, state_at // 8 + largest * TILE
+    return compute, state_at // 8 + largest * TILE
 
 
 def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, together: bool):
@@ -110,8 +116,8 @@ def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, toge
     """
     start, stop = runs(together)
     row_at = row_itself if together else row_in_order
-    compute, memory_of, size = _make_segment(formula, element, operands, row_at)
-    scratch = stack(size)
+    compute, size = _make_segment(formula, element, operands, row_at)
+    scratch, memory_of = stack(size), _make_memory(operands)
 
     def kernel(p, begin, end):
         box, memory = scratch(), memory_of(p)
@@ -126,17 +132,24 @@ def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, toge
 
 def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over input rows that do not depend on each other."""
-    clear_row = make_clear_row(element)
-    compute, memory_of, size = _make_segment(formula, element, operands, row_itself)
+    clear_row, memory_of = make_clear_row(element), _make_memory(operands)
+    if not formula.passes:
+        apply_row, size = Tile(formula, element, operands, row_itself).make_alone(), 1
+    else:
+        compute, size = _make_segment(formula, element, operands, row_itself)
+
+        @inner
+        def apply_row(p, memory, segment, n, box):
+            compute(p, memory, segment, n, n + 1, box)
+
     scratch = stack(size)
 
     def kernel(p, begin, end):
-        box, memory = scratch(), memory_of(p)
-        segments = word(p, NUM_SEGMENTS)
+        box, memory, segments = scratch(), memory_of(p), word(p, NUM_SEGMENTS)
         for n in range(begin, end):
             s = id_at(p, n)
             if 0 <= s < segments:
-                compute(p, memory, s, n, n + 1, box)
+                apply_row(p, memory, s, n, box)
             else:
                 clear_row(p, n)
 
