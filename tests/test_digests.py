@@ -69,7 +69,7 @@ def test_command(monkeypatch, tmp_path):
 
 
 def test_the_page_shows_what_is_kept():
-    shown = PAGE.read_text(encoding="utf-8")
+    shown = PAGE.read_text(encoding="utf-8").partition("<!-- digests:end -->")[0]
     known = digests.published()
     assert set(known) <= set(OPS)
     for op, row in known.items():
