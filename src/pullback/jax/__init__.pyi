@@ -346,6 +346,7 @@ def segment_sum(
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """segment_sum: output[s] = Σ input[n] over ids[n] = s.
 
@@ -364,6 +365,7 @@ def segment_mean(
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """segment_mean: output[s] = Σ input[n] / n_s over ids[n] = s.
 
@@ -385,6 +387,7 @@ def segment_max(
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
     empty: float = ...,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """segment_max: output[s] = max input[n] over ids[n] = s.
 
@@ -406,6 +409,7 @@ def segment_min(
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
     empty: float = ...,
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """segment_min: output[s] = min input[n] over ids[n] = s.
 
@@ -425,6 +429,7 @@ def segment_prod(
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """segment_prod: output[s] = Π input[n] over ids[n] = s.
 
@@ -443,6 +448,7 @@ def segment_logsumexp(
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """segment_logsumexp: output[s] = log Σ exp(input[n]) over ids[n] = s.
 
@@ -461,6 +467,7 @@ def segment_softmax(
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """segment_softmax: y[n] = exp(input[n]) / Σ exp(input[m]) over ids[m] = ids[n].
 
@@ -479,6 +486,7 @@ def segment_log_softmax(
     *,
     offsets: ArrayLike | None = None,
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
+    axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
     """segment_log_softmax: y[n] = input[n] − log Σ exp(input[m]) over ids[m] = ids[n].
 
