@@ -13,7 +13,7 @@ TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml | head -n
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-test: lint types suite mutants ## all that must hold: lint, types, the suite, planted faults (25 minutes on two cores, kernels not kept)
+test: lint types site suite mutants ## all that must hold: lint, types, the site, the suite, planted faults (25 minutes on two cores, kernels not kept)
 
 check: lint types quick ## what an edit is likely to break: lint, types and the quick tests (2 minutes)
 
@@ -81,11 +81,15 @@ package: ## build wheel and source distribution, install each, and run the comma
 pythons: ## the wheel with every Python from 3.10 to 3.14 that is here
 	$(PYTHON) tools/package.py --pythons
 
-portable: .venv-test/ready ## bytes of every op for other processors; writes docs/portable.md (half an hour)
+# A Python for AArch64 that QEMU runs: Debian's packages, in a folder.
+.aarch64/python: .venv-test/ready tools/aarch64.sh
+	sh tools/aarch64.sh .aarch64 $(TEST)/python
+
+portable: .venv-test/ready .aarch64/python ## bytes of every op for other processors; writes docs/portable.md (half an hour)
 	$(TEST)/python tools/portable.py
 
 lowest: ## the quick tests with the oldest releases of numpy, numba and jax that are allowed
 	$(PYTHON) tools/lowest.py
 
 clean: ## remove environments and caches of tools
-	rm -rf .venv-test .venv-bench .venv-docs .venv-lowest docs/_build docs/api build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv-test .venv-bench .venv-docs .venv-lowest .aarch64 docs/_build docs/api build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

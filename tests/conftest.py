@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from cells import COVERED
 from triton_cells import COMPILED
+
+# What XLA makes of programs around kernels need not be fast: a fifth of the time of JAX's tests.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)
 
 settings.register_profile(
     "suite",

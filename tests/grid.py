@@ -12,7 +12,7 @@ from cells import ELEMENTS, OPS
 from pullback.core import parse
 from pullback.core.declare import REQUIRED
 from pullback.formulas.bind import primitives_of
-from pullback.formulas.record import ScanFormula, is_pointwise
+from pullback.formulas.record import RowFormula, ScanFormula, is_pointwise
 from pullback.tools.case import Case, cuts
 from pullback.tools.choices import chosen, pairwise, selectors
 
@@ -25,7 +25,8 @@ EVERY = [
 ]
 
 # What a loop nest does with memory depends neither on the formula nor, but for reading and writing,
-# on the element type: each op shows it in float32 and in one type more, by turns.
+# on the element type: each op shows it in float32 and in one type more, by turns, and one op of
+# each loop nest (``MIXED``) in all.
 OTHERS = [element for element in ELEMENTS if element != "f32"]
 EVERY_NAME = set(OPS)
 TURNS = {(name, e) for k, name in enumerate(OPS) for e in ("f32", OTHERS[k % len(OTHERS)])}
@@ -103,9 +104,40 @@ def gives_everything(choice: dict[str, Any]) -> bool:
     return bool(optional) and all(optional)
 
 
-def is_in_turn(op: pb.Op, element: str) -> bool:
-    """Whether an op shows the loop nests in an element type; one added at run time always does."""
-    return (op.name, element) in TURNS or op.name not in EVERY_NAME
+def loop_nest(op: pb.Op) -> tuple[Any, ...]:
+    """What the walk over memory depends on: the parts of the record, not what they compute."""
+    formula = op.record(element="f32")
+    shape = is_segmented(op), len(op.writes), type(formula)
+    if isinstance(formula, RowFormula):
+        return *shape, sum(p.monoid is not None for p in formula.passes), formula.finish is None
+    parts = (formula.prefix, formula.start, formula.end, formula.quiet, formula.scaled)
+    return *shape, formula.inclusive, tuple(p is not None for p in parts)
+
+
+def one_of_each_loop_nest() -> set[str]:
+    """One op for each way to walk columns that do not lie packed, which "mixed" brings about.
+
+    A kernel takes a second to compile, and what it does with strides does not depend on the
+    formula.
+    """
+    return set({loop_nest(op): op.name for op in reversed(OPS.values())}.values())
+
+
+MIXED = one_of_each_loop_nest()
+
+
+def shows_mixed(op: pb.Op) -> bool:
+    return op.name in MIXED or loop_nest(op) not in {loop_nest(OPS[n]) for n in MIXED}
+
+
+def has_columns(op: pb.Op, element: str) -> bool:
+    """Whether an op shows the walk across columns in an element type.
+
+    Its kernels take the longest to compile. float64 shows every change of order in them; what they
+    do with narrow elements is the loop nest's. An op added at run time always does.
+    """
+    is_shown = element in ("f32", "f64") or op.name in MIXED
+    return is_shown or op.name not in EVERY_NAME
 
 
 def places(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], Any]]:
@@ -113,8 +145,7 @@ def places(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], Any]]:
     if is_segmented(op):
         return [(ROWS, 0), ((14, 9), 0)]
     bent = [(BENT, (0, 2))] if has_axes(op) and element == "f32" else []
-    # Columns take the longest to compile; float64 shows every change of order in them.
-    columns = [(COLUMNS, 0)] if element in ("f32", "f64") or is_in_turn(op, element) else []
+    columns = [(COLUMNS, 0)] if has_columns(op, element) else []
     return [(ROWS, -1), *columns, *bent]
 
 
@@ -147,7 +178,11 @@ def spots(op: pb.Op, element: str) -> Iterator[tuple[dict[str, Any], tuple[tuple
 def shapes(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], object, str]]:
     """Shape, axis and the edge they stand for; ordinary data will do."""
     if is_segmented(op):
-        return [((0, 5), 0, "empty"), ((7, 0), 0, "empty"), ((1, 1), 0, "rank 2")]
+        some: list[tuple[tuple[int, ...], object, str]] = [
+            ((0, 5), 0, "empty"), ((7, 0), 0, "empty"),
+        ]  # fmt: skip
+        # Few columns are kernels of their own, which have the bytes of many in float32.
+        return some + [((1, 1), 0, "rank 2")] * (element == "f32")
     many: list[tuple[tuple[int, ...], object, str]] = [
         ((), -1, "rank 0"), ((1,), 0, "rank 1"), ((9,), 0, "rank 1"), ((0,), 0, "empty"),
         ((3, 0), 0, "empty"), ((0, 3), 1, "empty"), ((2, 3, 4), 1, "rank 3"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 
 from pullback.core import parse
 from pullback.core.catalog import register, unregister
@@ -209,11 +210,12 @@ def two_step_backward(dy, a, y, initial, d_final):
 
 
 def running_exact(x, *, strict=False):
-    return [total(x[: j + (not strict)]) for j in range(len(x))]
+    sums = list(accumulate(x, Term.__add__, initial=ZERO))
+    return sums[:-1] if strict else sums[1:]
 
 
 def running_backward_exact(dy, *, strict=False):
-    return [total(dy[j + strict :]) for j in range(len(dy))]
+    return running_exact(dy[::-1], strict=strict)[::-1]
 
 
 def picky_softmax(x, mask=None):

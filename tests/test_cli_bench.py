@@ -37,8 +37,11 @@ def test_table_and_files(tmp_path: Path) -> None:
     assert all(c["check"]["ok"] for c in found["cells"])
     assert set(found["summary"]) >= {"of_copy", "against", "against_fastest", "lost", "failed"}
     text = page.read_text()
-    assert {"table", "svg"} <= stands_alone(text).seen
+    assert {"pre", "h2"} <= stands_alone(text).seen
     assert "of copy" in text
+    machine = found["machine"]
+    assert f"pullback {machine['pullback']}; {found['when'][:10]}" in text
+    assert machine["cpu"].replace("&", "&amp;") in text
 
 
 def test_a_form_of_an_op(tmp_path: Path) -> None:

@@ -168,8 +168,9 @@ def test_the_page_stands_alone(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     text = path.read_text()
     page = stands_alone(text)
-    assert {"table", "svg"} <= page.seen
-    assert "norm2_backward" in text
+    assert {"pre", "h2"} <= page.seen
+    assert text.count("norm2_backward") == 3  # two precisions in the table, and its bars
+    assert "█" in text
     assert [p.name for p in tmp_path.iterdir()] == ["check.html"]
 
 

@@ -44,6 +44,44 @@ def test_import_is_light():
     assert ours < 0.3
 
 
+def test_where_a_system_is_not_posix():
+    """What Python lacks on Windows, and /proc, which macOS lacks too, taken away."""
+    said = run_script(
+        """
+        import builtins, os, sys
+        import llvmlite.binding, ml_dtypes, numpy as np
+        import pathlib, tempfile, threading
+
+        for name in ("fork", "register_at_fork", "getuid", "sched_getaffinity", "sched_setaffinity",
+                     "posix_fallocate", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"):
+            delattr(os, name)
+        sys.modules.update(dict.fromkeys(("fcntl", "grp", "pwd", "resource")))
+        opened = pathlib.Path.open
+
+        def without_proc(path, *given, **named):
+            if str(path).startswith(("/proc/", "/sys/")):
+                raise FileNotFoundError(path)
+            return opened(path, *given, **named)
+
+        pathlib.Path.open = without_proc
+        import pullback as pb
+
+        pb.set_num_threads(2)
+        assert (pb.softmax(np.zeros((2, 4), np.float32)) == 0.25).all()
+        from pullback.tools.bench.machine import describe
+        from pullback.tools.cli import main
+
+        assert describe()["cores"] > 0
+        for command in ("ops lerp", "run cumsum --x x.npy --out y.npy"):
+            try:
+                main(command.split())
+            except SystemExit as left:
+                print("exit", left.code)
+        """,
+    )
+    assert re.findall("exit [0-9]+", said) == ["exit 0", "exit 2"]
+
+
 def test_looking_around_stays_light():
     """Describing a problem and walking the catalog need no compiler."""
     run_script(

@@ -1,6 +1,6 @@
 """The site: every page is in its lists, and the tables of names are those of the frameworks.
 
-Building it (`make site`) is not part of the suite; links between pages are looked at in
+Building it is `make site`, which `make test` runs too; links between pages are looked at in
 `test_docs.py`.
 """
 
@@ -75,6 +75,8 @@ def test_version_is_said_once():
     assert found
     assert found[1] == pb.__version__
     assert f"## [{pb.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    badge = f"[![version {pb.__version__}](https://img.shields.io/badge/version-{pb.__version__}-"
+    assert badge in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture

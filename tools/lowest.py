@@ -41,7 +41,14 @@ def main() -> int:
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True)
     pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "-qq")
-    tests = ("pytest>=8.2", "pytest-xdist>=3.6", "hypothesis>=6.100", "gmpy2>=2.1.5")
+    tests = (
+        "pytest>=8.2",
+        "pytest-xdist>=3.6",
+        "hypothesis>=6.100",
+        "gmpy2>=2.1.5",
+        "absl-py",  # for what JAX exports, with the next
+        "flatbuffers>=24",
+    )
     subprocess.run([*pip, *bounds(), *tests], check=True)
     subprocess.run([*pip, "--no-deps", "--editable", ROOT], check=True)
     subprocess.run([python, "-m", "pip", "freeze", "--exclude-editable"], check=True)

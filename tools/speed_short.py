@@ -29,7 +29,7 @@ SHOWN = (
     "segment_sum 262144x64->10000 sorted",
     "segment_sum 262144x64->10000 random",
 )
-COLUMNS = slice(0, 7)
+COLUMNS = slice(0, -2)
 
 
 def rows(text: str, first: str) -> list[list[str]]:
@@ -48,7 +48,7 @@ def short(text: str) -> str:
     header, *body = rows(text, "op, f32")
     found = {row[0].strip("`"): row for row in body}
     kept = [found[name] for name in SHOWN if name in found]
-    rule = ["---", *["---:"] * (len(header[COLUMNS]) - 1)]
+    rule = ["---", *["---:"] * (len(header) - 1)]
     lines = [f"| {' | '.join(row[COLUMNS])} |" for row in (header, rule, *kept)]
     machine = re.search(r"Measured on (.*?)\. Every case", text)
     over_all = re.search(r"Over all .*?(in \d+(?=:)|No case .*?(?=\.))", text)
@@ -87,11 +87,17 @@ LEFT, WIDE, STEP, TOP = 190, 430, 22, 62
 def fastest(text: str) -> Iterator[tuple[str, float]]:
     """Each op of the large table with the ratio to the fastest of its peers on the last axis."""
     header, *body = rows(text, "op, f32")
-    peers = [k for k, title in enumerate(header) if title.startswith("× ")][:4]
+    peers = range(3, len(header) - 2)
     for row in body:
         ratios = [r for k in peers if (r := ratio(row[k])) is not None]
         if ratios and "x" not in row[0].partition(" ")[2]:
             yield row[0].strip("`").removesuffix("_backward"), min(ratios)
+
+
+def peers_of(text: str) -> str:
+    """Whom the table by op compares with."""
+    *others, last = [t.removeprefix("× ") for t in rows(text, "op, f32")[0][3:-2]]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def picture(text: str) -> str:
@@ -106,8 +112,8 @@ def picture(text: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDE + 60} {height}" '
         f'role="img" aria-label="Speed of backward passes against the fastest peer">',
         f"<style>{STYLE}</style>",
-        '<text x="12" y="22">Backward passes, times as fast as the fastest of PyTorch, '
-        "torch.compile, JAX and NumPy</text>",
+        f'<text x="12" y="22">Backward passes, times as fast as the fastest of '
+        f"{escape(peers_of(text))}</text>",
         f'<text class="small" x="12" y="42">4096×4096 float32, last axis; '
         f"{escape(machine[1].partition(';')[0])}</text>",
     ]

@@ -102,15 +102,19 @@ def speed(report: Mapping[str, Any]) -> str:
     shown = dict.fromkeys(libraries.get(p, p) for p in peers)
     versions = ", ".join(f"{n} {machine['libraries'][n]}" for n in shown)
     lost, tried = summary["lost"], summary["cases"] - len(summary["skipped"])
+    backward = [c for c in cells if c["op"].endswith("_backward") or c["family"] == "segment"]
+    forward = [c for c in cells if c not in backward]
     parts = [
         f"Measured on {machine['cpu']}, {machine['cores']} cores, {report['settings']['threads']} "
         f"threads; {versions}. Every case is checked before it is timed, in turns with a copy of "
-        "the same number of bytes and with the peers. Backward only, into the caller's buffer; "
-        f"× is the peer's time over pullback's. {SHAPE.replace('x', '×')}, last axis:",
-        by_op(cells, peers),
+        "the same number of bytes and with the peers. Into the caller's buffer; × is the peer's "
+        f"time over pullback's. Backward, {SHAPE.replace('x', '×')}, last axis:",
+        by_op(backward, peers),
         "Geometric means over the ops, as a share of the copy and against the fastest of the "
         "peers, by shape and element type:",
-        by_shape(cells),
+        by_shape(backward),
+        *(["The same of forward ops:", by_shape(forward)] if forward else []),
+        *_sizes(summary["by_size"]),
         f"Over all {tried} cases: {percent(summary['of_copy'])} of copy bandwidth, "
         f"{times(summary['against_fastest'])} the speed of the fastest peer "
         f"({times(summary['function_against_fastest'])} when the result is allocated too). "
@@ -145,6 +149,12 @@ def frontends(report: Mapping[str, Any]) -> str:
         "beside the framework's own function (its time over ours):\n\n"
         + by_frontend(report["frontends"])
     )
+
+
+def _sizes(means: Mapping[str, float]) -> list[str]:
+    said = [f"{times(ratio)} {where}" for where, ratio in means.items()]
+    where = "the last-level cache"
+    return [f"Against the fastest peer by size, of {where}: {', '.join(said)}."] if said else []
 
 
 def _losses(cells: Sequence[Cell], lost: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ What is found out is remembered by parsed parameters and the type and shape of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from ..core.declare import Op, Operand, Role, Type
 from ..core.problem import Problem, describe
 from ..core.vocabulary import BackendKind, PlanPreference
 from ..errors import InvalidProblemError, UnsupportedError
+from ..memory.given_back import LEAST, new_array
 from ..memory.overlap import overlaps, self_overlaps
 from ..memory.view import (
     DTYPES,
@@ -65,13 +67,15 @@ class Call:
         The outputs to be written, if not all.
     row
         Shape of results with one element for every row.
+    new
+        ``new(shape, dtype)``: memory for a result of a repeated call.
     again
         ``again(operands, out)``: the result for packed NumPy arrays; None, with nothing done, where
         they are not as expected, and then the long way says why.
     """
 
     __slots__ = (
-        "again", "dtype", "kept", "names", "outputs", "packed", "part", "row", "row_inputs",
+        "again", "dtype", "kept", "names", "new", "outputs", "packed", "part", "row", "row_inputs",
         "runnable", "squeezed", "writes",
     )  # fmt: skip
 
@@ -93,6 +97,8 @@ class Call:
              DTYPES["f64"] if o.type is Type.STATE else self.dtype)
             for o in writes
         ]  # fmt: skip
+        sizes = (math.prod(shape) * dtype.itemsize for _, shape, _, dtype in self.outputs)
+        self.new: Callable[..., Any] = np.empty if max(sizes, default=0) < LEAST else new_array
         self.packed: PackedCall | None = None
         self.again: Callable[[dict[str, Any], Any], Any] = (
             self._again_simply if len(writes) == 1 else self._again
@@ -105,7 +111,7 @@ class Call:
             rows = None if self.runnable.problem.is_segmented else self.row
             packed = self.packed = self.runnable.packed_rows(self.part, rows)
         ((name, shape, _, dtype),) = self.outputs
-        result = np.empty(shape, dtype) if out is None else out
+        result = self.new(shape, dtype) if out is None else out
         arrays[name] = result
         if packed.run(arrays):
             return result
@@ -124,7 +130,7 @@ class Call:
         results = []
         for (name, shape, is_row, dtype), target in zip(self.outputs, targets, strict=True):
             if target is None:
-                target = np.empty(shape, dtype)
+                target = self.new(shape, dtype)
             elif type(target) is not np.ndarray or target.shape != shape:
                 return None
             results.append(target)

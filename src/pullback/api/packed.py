@@ -16,7 +16,7 @@ import numpy as np
 from ..core.declare import Operand, Role, Type
 from ..core.problem import Problem
 from ..memory.view import DTYPES, address_of
-from .packed_segments import PackedSegments, are_tables
+from .packed_segments import are_tables, packed_run
 
 
 def _never(operands: dict[str, Any], workspace: Any = None) -> bool:
@@ -49,7 +49,7 @@ class PackedCall:
             return
         if problem.is_segmented:
             if are_tables(problem) and len(outputs) == len(problem.writes):
-                self.run = PackedSegments(problem, runner, threads).run
+                self.run = packed_run(problem, runner, threads)
             return
         operands = [*problem.reads, *(o for o in problem.writes if o.name in outputs)]
         if any(o.type is Type.INDEX for o in operands):

@@ -14,7 +14,8 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ..memory.large_pages import madvise
-from .compile import Native, compile_native
+from .codegen.atomic import symbol
+from .compile import Native, compile_words
 
 # Words that a call may have at most.
 MOST_WORDS = 64
@@ -42,9 +43,17 @@ PYTHON = (
 )
 
 
-def symbol(function: str) -> str:
-    """The name by which native code knows a function of C."""
-    return f"pullback_{function}"
+# Those of Linux by which a worker is kept off the CPU of its caller; none where one is missing.
+PLACES = ("gettid", "sched_getcpu", "sched_getaffinity", "sched_setaffinity")
+
+
+@cache
+def places() -> dict[str, Any]:
+    """Functions of C that tell and set where threads run."""
+    if sys.platform != "linux":
+        return {}
+    libc = ctypes.CDLL(None)
+    return {n: getattr(libc, n) for n in PLACES} if all(hasattr(libc, n) for n in PLACES) else {}
 
 
 def _address(function: Any) -> int:
@@ -59,6 +68,8 @@ def _add_symbols() -> None:
     else:
         give_way = ctypes.CDLL(None).sched_yield
     llvm.add_symbol(symbol("yield"), _address(give_way))
+    for name, function in places().items():
+        llvm.add_symbol(symbol(name), _address(function))
     if madvise is not None:
         llvm.add_symbol(symbol("madvise"), _address(madvise))
 
@@ -72,13 +83,17 @@ _kept: list[Any] = []
 @cache
 def _entry() -> Native:
     """The C function behind all builtins; which native function to call is in their ``self``."""
-    return compile_native("python_call", "int64(int64, int64, int64)")
+    from .dispatch import python_call
+
+    return compile_words(python_call)
 
 
 @cache
 def builtin(name: str) -> Any:
     """``f(*words) -> word``: the function of that name in :mod:`.dispatch`."""
-    native = compile_native(name, "int64(int64, int64)")
+    from .dispatch import BUILTINS
+
+    native = compile_words(BUILTINS[name])
     definition = _MethodDef(name.encode(), _entry().address, _METH_FASTCALL, None)
     _kept.append((native, definition))  # the builtin points to them
     new = ctypes.pythonapi.PyCFunction_NewEx

@@ -26,6 +26,7 @@ from llvmlite.binding import ffi
 from ..formulas.bind import names_used
 from ..formulas.record import Formula, functions_of
 from . import disk
+from .codegen.word_functions import WordFunction, object_code
 from .loader import Code, platform_tag, version_of_numba
 
 SIGNATURE = "void(int64, int64, int64)"
@@ -131,8 +132,8 @@ class Kernel:
         self.from_cache: bool = native.from_cache
 
 
-def compile_for_c(key: str, signature: str, make: Callable[[], Callable]) -> Native:
-    """Load what was compiled before under the same key, or compile what ``make`` builds."""
+def _kept_or(key: str, signature: str, emitted: Callable[[], bytes | Any]) -> Native:
+    """What is on disk under a key, or what is ``emitted``: an object file, or code in memory."""
     identity = repr((key, signature, source_digest(), *platform_tag()))
     folder = disk.folder_for(source_digest())
     with _lock:
@@ -141,28 +142,32 @@ def compile_for_c(key: str, signature: str, make: Callable[[], Callable]) -> Nat
             # A file that cannot be used is as good as none.
             with contextlib.suppress(Exception):
                 return Native(Code(kept), True)
-        from .emit import Unkept, emit
-
-        function = make()
-        try:
-            code = emit(function, signature)
-        except (AttributeError, TypeError):  # another Numba: its parts are not what they were
-            return Native(Unkept(function, signature), False)
+        code = emitted()
+        if not isinstance(code, bytes):
+            return Native(code, False)
         if folder:
             disk.write(folder, identity, code)
         return Native(Code(code), False)
 
 
-def compile_native(name: str, signature: str) -> Native:
-    """The C function of that name in :mod:`.dispatch`."""
+def compile_for_c(key: str, signature: str, make: Callable[[], Callable]) -> Native:
+    """Load what was compiled before under the same key, or compile what ``make`` builds."""
 
-    def make() -> Callable:
-        from . import dispatch
+    def emitted() -> bytes | Any:
+        from .emit import Unkept, emit
 
-        function: Callable = getattr(dispatch, f"make_{name}")()
-        return function
+        function = make()
+        try:
+            return emit(function, signature)
+        except (AttributeError, TypeError):  # another Numba: its parts are not what they were
+            return Unkept(function, signature)
 
-    return compile_for_c(name, signature, make)
+    return _kept_or(key, signature, emitted)
+
+
+def compile_words(function: WordFunction, digest: str = "") -> Native:
+    """The C function that a function of words is; ``digest`` of sources other than these."""
+    return _kept_or(f"{function.name}-{digest}", "words", lambda: object_code(function))
 
 
 def compile_kernel(name: str, formula: Formula, make: Callable[[], Callable]) -> Kernel:

@@ -39,6 +39,16 @@ def keeps_together() -> bool:
     return "use_lmm" in known and _target().name.startswith("x86")
 
 
+@cache
+def object_machine() -> Any:
+    """What makes an object file of LLVM code that calls functions of C, at any distance.
+
+    Calls of a shorter reach go through tables for which the memory manager keeps no room.
+    """
+    reloc = "static" if _target().name.startswith("x86") else "default"
+    return _target().create_target_machine(reloc=reloc, codemodel="jitdefault", jit=True)
+
+
 _loaded: list[Any] = []
 
 

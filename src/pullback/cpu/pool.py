@@ -35,10 +35,11 @@ WATCH_SECONDS = 50e-6
 MOST_SLOTS = 1023
 
 # Words of the board, by which callers find workers: how many slots are used, how often a worker
-# looks before it sleeps, and the slots: what a worker does, and the lock that it sleeps at. Words
-# that different threads change are two cache lines apart, for the sake of prefetchers.
+# looks before it sleeps, and the slots: what a worker does, the lock that it sleeps at, who it is
+# to the system, and the CPU that it ran on last. Words that different threads change are two cache
+# lines apart, for the sake of prefetchers.
 USED, LOOKS, SLOTS = 0, 1, 16
-STATE, LOCK, SLOT_WORDS = 0, 1, 16
+STATE, LOCK, THREAD, CPU, SLOT_WORDS = 0, 1, 2, 3, 16
 # What a worker does; any other value is the job that it is to take.
 WATCHING, SLEEPING, BUSY = 0, 1, 2
 

@@ -50,6 +50,11 @@ def way_of(problem: Problem) -> str:
     return "gather" if is_gather else "pointwise"
 
 
+def is_narrow(problem: Problem) -> bool:
+    """Whether lanes take a segment each, or several, rather than eight columns of one."""
+    return 0 < problem.embedding_dim < LANES
+
+
 @dataclass(frozen=True)
 class Tiles:
     """Columns folded for all segments at once, for rows in any order."""
@@ -80,12 +85,14 @@ def tiles_of(problem: Problem, threads: int) -> Tiles | None:
         return None
     state = 8 * problem.num_segments * len(formula.passes[0].monoid.state)
     room = machine.here().caches.last_level // 2 // threads
+    counts = counting_bytes(formula, problem.num_segments)
+    if columns == 1:
+        return Tiles(1, 1, state + counts) if state <= room else None
     fitting = room // state // LANES * LANES if state else TILE_COLUMNS
     even = -(-columns // threads // LANES) * LANES
     width = min(fitting, max(LANES, even))
     if width < LANES:
         return None
-    counts = counting_bytes(formula, problem.num_segments)
     return Tiles(width, -(-columns // width), state * width + counts)
 
 
@@ -112,8 +119,7 @@ class SegmentKey:
     op: Op
     selection: tuple[Any, ...]
     element: str
-    ids: str
-    order: str
+    together: bool  # whether the rows of a segment lie together, by sorted ids or offsets
     way: str
     full: tuple[str, ...]
     row: tuple[str, ...]
@@ -121,6 +127,7 @@ class SegmentKey:
     written: tuple[int, ...]  # which of them are kept
     types: tuple[tuple[str, str], ...] = ()  # of operands that do not have the element type
     packed: bool = False
+    narrow: bool = False  # less than eight columns
 
 
 @cache
@@ -129,11 +136,11 @@ def kernel_for(key: SegmentKey) -> Kernel:
     record = in_doubles(key.op.record(key.selection, key.element), key.element)
     formula = numbered(record, key.op.data, (*key.full, *key.row))
     assert isinstance(formula, RowFormula)
-    element, ids = key.element, key.ids
+    element = key.element
 
     def make():
         from .codegen.operands import Operands
-        from .loops.segment_rows import make_pointwise_kernel, make_runs_kernel, make_tiles_kernel
+        from .loops import segment_narrow, segment_rows
 
         operands = Operands(
             element,
@@ -144,19 +151,23 @@ def kernel_for(key: SegmentKey) -> Kernel:
             packed=key.packed,
             types=dict(key.types),
         )
+        loops = segment_narrow if key.narrow else segment_rows
         if key.way == "pointwise":
-            return make_pointwise_kernel(formula, element, operands, ids)
+            return loops.make_pointwise_kernel(formula, element, operands)
         if key.way == "tiles":
-            return make_tiles_kernel(formula, element, operands, ids)
-        return make_runs_kernel(formula, element, operands, ids, key.order)
+            return loops.make_tiles_kernel(formula, element, operands)
+        return loops.make_runs_kernel(formula, element, operands, key.together)
 
     outputs = "_".join(key.outputs[w] for w in key.written)
     operands = "_of_".join(("_".join(key.full), "_".join(key.row), outputs))
     operands += "".join(f"_{name}_{kind}" for name, kind in key.types)
-    chosen = "-".join(str(value) for value in key.selection) or "any"
-    order = key.order if key.way == "runs" else "any"
-    way = f"segment-{key.way}{'-packed' if key.packed else ''}"
-    words = (key.op.name, chosen, element, ids, order, operands, way)
+    if key.way == "runs":
+        way = "together" if key.together else "in_order"
+    else:
+        way = f"{key.way}_packed" if key.packed else key.way
+    way += "_narrow" if key.narrow else ""
+    # What was chosen is in the formula: ids and offsets share a kernel that has the same one.
+    words = (key.op.name, element, operands, f"segment_{way}")
     return compile_kernel("-".join(words), formula, make)
 
 
@@ -209,27 +220,31 @@ class SegmentLaunch:
             op,
             problem.selection,
             problem.element,
-            ids,
-            order_of(problem),
+            order_of(problem) != "unsorted",
             way_of(problem),
             tuple(o.symbol for o in full),
             tuple(o.symbol for o in row),
             tuple(o.name for o in problem.writes),
             written,
             tuple((o.symbol, dtypes[o.name]) for o in operands if o.type is Type.STATE),
+            narrow=is_narrow(problem),
         )
         template = self._words(problem, [strides[o.name] for o in operands])
         template[segment.ID_STRIDE] = strides[by][0]
+        template[segment.ID_SIZE] = ITEMSIZE[ids]
+        template[segment.BY_OFFSETS] = order_of(problem) == "offsets"
         template[segment.FIRST_OUTPUT] = len(operands) - len(outputs)
         patches = [Patch(segment.IDS, by)]
         patches += [Patch(segment.OPERANDS + 3 * k, o.name) for k, o in enumerate(operands)]
-        phases = self._phases(problem, key, operands)
+        phases = self._phases(problem, key, ids, operands)
         tiles = tiles_of(problem, max(1, pool.threads_for(2, phases[0].traffic, threads)))
         workspace = tiles.bytes if tiles else workspace_bytes(problem)
         if tiles:
             item = ITEMSIZE[problem.element]
-            packed = all(strides[o.name][1] == item for o in operands)
-            kernel = partial(kernel_for, replace(key, way="tiles", packed=packed))
+            alone = problem.embedding_dim == 1
+            packed = not alone and all(strides[o.name][1] == item for o in operands)
+            key = replace(key, way="tiles", packed=packed, narrow=alone)
+            kernel = partial(kernel_for, key)
             phases = [Phase(kernel, tiles.count, phases[0].traffic)]
             template[segment.TILE] = tiles.columns
             patches.append(Patch(segment.STATES, WORKSPACE))
@@ -254,21 +269,23 @@ class SegmentLaunch:
         return words
 
     @staticmethod
-    def _phases(problem: Problem, key: SegmentKey, operands: list[Operand]) -> list[Phase]:
+    def _phases(
+        problem: Problem, key: SegmentKey, ids: str, operands: list[Operand]
+    ) -> list[Phase]:
         rows, segments = problem.num_inputs, problem.num_segments
         width = problem.embedding_dim * ITEMSIZE[problem.element]
         counts = [segments if o.role is Role.ROW else rows for o in operands]
-        traffic = sum(counts) * width + rows * ITEMSIZE[key.ids]
+        traffic = sum(counts) * width + rows * ITEMSIZE[ids]
         if key.way == "gather":
-            return [Phase(partial(plain_kernel, "gather", key.element, key.ids), rows, traffic)]
+            return [Phase(partial(plain_kernel, "gather", key.element, ids), rows, traffic)]
         if key.way == "pointwise":
             return [Phase(partial(kernel_for, key), rows, traffic)]
         phases = [Phase(partial(kernel_for, key), segments, traffic)]
-        by_offsets = key.order == "offsets"
+        by_offsets = order_of(problem) == "offsets"
         writes_elements = operands[-1].role is Role.ELEMENT
         if writes_elements and (problem.drops or by_offsets):
-            kernel = partial(plain_kernel, "clear", key.element, key.ids, by_offsets)
-            phases.append(Phase(kernel, rows, rows * (width + ITEMSIZE[key.ids])))
+            kernel = partial(plain_kernel, "clear", key.element, ids, by_offsets)
+            phases.append(Phase(kernel, rows, rows * (width + ITEMSIZE[ids])))
         return phases
 
     @staticmethod

@@ -81,26 +81,15 @@ def scaled_product(m1, e1, m2, e2):
     return mantissa(product), e1 + e2 + exponent(product)
 
 
-def held_product(m1, e1, m2, e2):
-    """The product of numbers narrower than float64, brought back where it grows out of bounds.
-
-    All that multiply lie within 2**256 of 1, so that no product leaves the range of a float64.
-    """
-    product = m1 * m2
-    size = absolute(product)
-    small, large = size < 2.0**-256, size > 2.0**256
-    scale = where(small, 2.0**256, where(large, 2.0**-256, 1.0))
-    return product * scale, e1 + e2 + where(small, -256.0, where(large, 256.0, 0.0))
-
-
 def factor(x):
     return x, 0.0
 
 
 def far_held_product(m1, e1, m2, e2):
-    """The same for products that are let go by :func:`plain_product` for up to three factors.
+    """The product of numbers narrower than float64, brought back where it grows out of bounds.
 
-    A factor lies within 2**149 of 1, four of them and 2**300 within 2**896.
+    It is let go by :func:`plain_product` for up to three factors. A factor lies within 2**149 of
+    1, four of them and 2**300 within 2**896.
     """
     product = m1 * m2
     size = absolute(product)

@@ -6,26 +6,22 @@ z·l². Its gradient is d_loss·((1 + 2z·l)·exp(x − l) − (1−e)·[j = tar
 
 from __future__ import annotations
 
-from .folds import add, larger, log_add
+from .folds import larger, log_add
 from .primitives import INF, NAN, exp, log, where
 from .record import Monoid, Pass, RowFormula
 from .reduce import exp_below, finite_peak
 
 
-def peak_picked_total(logits, index, target):
-    return logits, where(index == target, logits, 0.0), logits
+def logit(logits):
+    return logits
 
 
-def joined(peak1, picked1, total1, peak2, picked2, total2):
-    return larger(peak1, peak2), picked1 + picked2, total1 + total2
+def exp_picked_total(logits, index, target, shift):
+    return exp_below(logits, shift), where(index == target, logits, 0.0), logits
 
 
-def shifted(peak, picked, total):
-    return finite_peak(peak), picked, total
-
-
-def exp_below_shift(logits, shift):
-    return exp_below(logits, shift)
+def added(sum1, picked1, total1, sum2, picked2, total2):
+    return sum1 + sum2, picked1 + picked2, total1 + total2
 
 
 def of_class(value, target, extent):
@@ -56,14 +52,11 @@ def online_join(shift1, sum1, picked1, total1, shift2, sum2, picked2, total2):
 ONLINE = Monoid(
     online_step, online_join, (-INF, 0.0, 0.0, 0.0), ("shift", "sum_exp", "picked", "total")
 )
+# The peak is looked for alone, which has a short way; beside an exp the others cost little.
 CROSS_ENTROPY = RowFormula(
     (
-        Pass(
-            Monoid(peak_picked_total, joined, (-INF, 0.0, 0.0), ("peak", "picked", "total")),
-            shifted,
-            ("shift", "picked", "total"),
-        ),
-        Pass(Monoid(exp_below_shift, add, (0.0,), ("sum_exp",))),
+        Pass(Monoid(logit, larger, (-INF,), ("peak",), selects=True), finite_peak, ("shift",)),
+        Pass(Monoid(exp_picked_total, added, (0.0, 0.0, 0.0), ("sum_exp", "picked", "total"))),
     ),
     finish=loss_and_lse,
     online=RowFormula((Pass(ONLINE),), finish=loss_and_lse),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .folds import held_product, multiply, scaled_product, value
+from .folds import far_held_product, multiply, plain_product, scaled_product, value
 from .primitives import INF, NAN, absolute, exponent, isnan, ldexp, mantissa, where
 from .record import Monoid, Pass, RowFormula, ScanFormula
 
@@ -62,7 +62,12 @@ def counted_as_it_is(x):
 
 
 def held_counts_joined(m1, e1, zeros1, infs1, nans1, m2, e2, zeros2, infs2, nans2):
-    m, e = held_product(m1, e1, m2, e2)
+    m, e = far_held_product(m1, e1, m2, e2)
+    return m, e, zeros1 + zeros2, infs1 + infs2, nans1 + nans2
+
+
+def counts_joined_briefly(m1, e1, zeros1, infs1, nans1, m2, e2, zeros2, infs2, nans2):
+    m, e = plain_product(m1, e1, m2, e2)
     return m, e, zeros1 + zeros2, infs1 + infs2, nans1 + nans2
 
 
@@ -93,6 +98,8 @@ COUNTED = Monoid(
     held_counts_joined,
     (1.0, 0.0, 0.0, 0.0, 0.0),
     ("product_m", "product_e", "zeros", "infs", "nans"),
+    brief=counts_joined_briefly,
+    briefly=3,
 )
 GAINS = ("gain", "of_zero", "of_inf", "of_nan")
 GAINS_BY_COUNTS = RowFormula((Pass(COUNTED, gains, GAINS),), apply=gain_without)

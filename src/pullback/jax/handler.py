@@ -10,28 +10,35 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from ..cpu.codegen.block import int32_at, set_word, word
-from ..cpu.compile import Native, compile_for_c
+from ..cpu.codegen.atomic import (
+    I32,
+    VOID,
+    address_of,
+    call,
+    call_kernel,
+    declared,
+    external,
+    fetch_add,
+    int32_at,
+    is_arm,
+    is_x86,
+    room_for,
+    set_int32,
+    set_word,
+    word,
+)
+from ..cpu.codegen.word_functions import I64, emitter, function_of_words
+from ..cpu.compile import compile_words
 from ..cpu.dispatch import (
     ALL,
     CHUNKS,
-    MACHINE,
     REFERENCES,
-    address_of,
-    call_1,
-    call_kernel,
-    external,
-    fetch_add,
     fill,
     is_due,
     let_go,
@@ -43,8 +50,6 @@ from ..cpu.dispatch import (
 from ..cpu.pool import CHUNKS_PER_THREAD
 from ..cpu.program import KERNEL, LENGTH, PHASES, THREADS
 from ..cpu.program import UNITS as PHASE_UNITS
-
-I32, I64 = ir.IntType(32), ir.IntType(64)
 
 # Words of the attribute: a version, then a program (``cpu/program.py``) with ids of kernels in the
 # place of their addresses. Operands are the arguments of the call, then its results.
@@ -121,113 +126,83 @@ _memory_message = address_of("pullback_jax_memory")
 _allocate, _release = external("PyMem_RawMalloc"), external("PyMem_RawFree")
 
 
-@intrinsic
-def _set_int32(context, address, value):
-    def codegen(ctx, builder, sig, args):
-        pointer = builder.inttoptr(args[0], I32.as_pointer())
-        builder.store(builder.trunc(args[1], I32), pointer)
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _stack(context):
-    """The address of eight words on the stack of the caller."""
-
-    def codegen(ctx, builder, sig, args):
-        return builder.ptrtoint(cgutils.alloca_once(builder, I64, size=8), I64)
-
-    return types.int64(), codegen
+# Each of its own, which lives as long as the function.
+_arguments, _reply = room_for(8), room_for(8)
 
 
 # XLA flushes subnormal numbers to zero on its threads; kernels keep them, as they do under NumPy.
 # The plain mode is what Python's threads have: rounding to nearest, nothing flushed.
-PLAIN_MODE = 0x1F80 if MACHINE in ("x86_64", "amd64") else 0
+PLAIN_MODE = 0x1F80 if is_x86() else 0
 
 
-@intrinsic
-def _get_float_mode(context):
-    def codegen(ctx, builder, sig, args):
-        if MACHINE in ("x86_64", "amd64"):
-            box = cgutils.alloca_once(builder, I32)
-            byte = ir.IntType(8).as_pointer()
-            kind = ir.FunctionType(ir.VoidType(), [byte])
-            get = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.stmxcsr")
-            builder.call(get, [builder.bitcast(box, byte)])
-            return builder.zext(builder.load(box), I64)
-        if MACHINE in ("aarch64", "arm64"):
-            kind = ir.FunctionType(I64, [])
-            get = cgutils.get_or_insert_function(builder.module, kind, "llvm.aarch64.get.fpcr")
-            return builder.call(get, [])
-        return I64(0)
-
-    return types.int64(), codegen
+def _box(builder):
+    with builder.goto_entry_block():
+        return builder.alloca(I32)
 
 
-@intrinsic
-def _set_float_mode(context, mode):
-    def codegen(ctx, builder, sig, args):
-        if MACHINE in ("x86_64", "amd64"):
-            box = cgutils.alloca_once(builder, I32)
-            builder.store(builder.trunc(args[0], I32), box)
-            byte = ir.IntType(8).as_pointer()
-            kind = ir.FunctionType(ir.VoidType(), [byte])
-            put = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.ldmxcsr")
-            builder.call(put, [builder.bitcast(box, byte)])
-        elif MACHINE in ("aarch64", "arm64"):
-            kind = ir.FunctionType(ir.VoidType(), [I64])
-            put = cgutils.get_or_insert_function(builder.module, kind, "llvm.aarch64.set.fpcr")
-            builder.call(put, [args[0]])
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64), codegen
+@emitter
+def _get_float_mode(builder):
+    if is_x86():
+        box, byte = _box(builder), ir.IntType(8).as_pointer()
+        get = declared(builder, "llvm.x86.sse.stmxcsr", VOID, byte)
+        builder.call(get, [builder.bitcast(box, byte)])
+        return builder.zext(builder.load(box), I64)
+    if is_arm():
+        return builder.call(declared(builder, "llvm.aarch64.get.fpcr", I64), [])
+    return I64(0)
 
 
-# No entry points for Python and C: they take half of the compile time.
-_compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@emitter
+def _set_float_mode(builder, mode):
+    if is_x86():
+        box, byte = _box(builder), ir.IntType(8).as_pointer()
+        builder.store(builder.trunc(mode, I32), box)
+        put = declared(builder, "llvm.x86.sse.ldmxcsr", VOID, byte)
+        builder.call(put, [builder.bitcast(box, byte)])
+    elif is_arm():
+        builder.call(declared(builder, "llvm.aarch64.set.fpcr", VOID, I64), [mode])
 
 
-@_compiled
+@function_of_words
 def _error(api, message, code):
     """An XLA error, which XLA will own."""
-    arguments = _stack()
+    arguments = _arguments()
     set_word(arguments, 0, 28)
     set_word(arguments, 1, 0)
     set_word(arguments, 2, message)
     set_word(arguments, 3, code)
-    return call_1(word(api, ERROR_CREATE), arguments)
+    return call(word(api, ERROR_CREATE), arguments)
 
 
-@_compiled
+@function_of_words
 def _succeeded(api, error):
     """Whether a call of the API went well; an error it returned is destroyed."""
     if error == 0:
         return True
-    arguments = _stack()
+    arguments = _arguments()
     set_word(arguments, 0, 24)
     set_word(arguments, 1, 0)
     set_word(arguments, 2, error)
-    call_1(word(api, ERROR_DESTROY), arguments)
+    call(word(api, ERROR_DESTROY), arguments)
     return False
 
 
-@_compiled
+@function_of_words
 def _pool_size(api, context):
     if word(api, API_SIZE) < 8 * (NUM_THREADS + 1):
         return 1  # an API that ends before the pool; jaxlib 0.4.38 says so of a longer one
-    answer, arguments = _stack(), _stack()
+    answer, arguments = _reply(), _arguments()
     set_word(answer, 0, 1)
     set_word(arguments, 0, 32)
     set_word(arguments, 1, 0)
     set_word(arguments, 2, context)
     set_word(arguments, 3, answer)
-    if _succeeded(api, call_1(word(api, NUM_THREADS), arguments)):
+    if _succeeded(api, call(word(api, NUM_THREADS), arguments)):
         return max(1, word(answer, 0))
     return 1
 
 
-@_compiled
+@function_of_words
 def _find(identity):
     """The address of a kernel, 0 if it is not known."""
     slots = _registry() + 8 * SLOT
@@ -242,34 +217,25 @@ def _find(identity):
     return 0
 
 
-@_compiled
+@function_of_words
 def _work(job):
     """Claim and run chunks until none is left."""
     mode = _get_float_mode()
     _set_float_mode(PLAIN_MODE)
-    run_chunks(job, ALL)
+    run_chunks(job, 0, ALL)
     _set_float_mode(mode)
 
 
 _DIGEST = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
 
 
-def _native(signature: str) -> Callable:
-    """Compile for C callers, or load what was compiled from the same sources."""
-
-    def compiled(function: Callable) -> Native:
-        return compile_for_c(f"{function.__name__}-{_DIGEST}", signature, lambda: function)
-
-    return compiled
-
-
-@_native("void(int64)")
+@function_of_words
 def _task(job):
     _work(job)
     let_go(job, 1)
 
 
-@_native("int64(int64)")
+@function_of_words
 def _swap(mode):
     before = _get_float_mode()
     _set_float_mode(mode)
@@ -277,23 +243,25 @@ def _swap(mode):
 
 
 # How this thread rounds and whether it keeps subnormal numbers: sets it, and returns what it was.
-swap_float_mode = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(_swap.address)
+swap_float_mode = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(
+    compile_words(_swap, _DIGEST).address
+)
 
 _TASK_SYMBOL = "pullback_jax_task"
-llvm.add_symbol(_TASK_SYMBOL, _task.address)
+llvm.add_symbol(_TASK_SYMBOL, compile_words(_task, _DIGEST).address)
 _task_address = address_of(_TASK_SYMBOL)
 
 
-@_compiled
+@function_of_words
 def _share(api, context, function, block, units, threads):
     """Run a kernel over its units on the threads of XLA, the calling one among them."""
     chunk = max(1, -(-units // (threads * CHUNKS_PER_THREAD)))
-    job = new_job(function, block, units, chunk)
+    job = new_job(function, block, units, chunk, 1)
     if job == 0:
         return False
     helpers = min(threads, word(job, CHUNKS)) - 1
     fetch_add(job + 8 * REFERENCES, helpers)
-    arguments = _stack()
+    arguments = _arguments()
     set_word(arguments, 0, 40)
     set_word(arguments, 1, 0)
     set_word(arguments, 2, context)
@@ -301,7 +269,7 @@ def _share(api, context, function, block, units, threads):
     set_word(arguments, 4, job)
     refused = 0
     for _ in range(helpers):
-        if not _succeeded(api, call_1(word(api, SCHEDULE), arguments)):
+        if not _succeeded(api, call(word(api, SCHEDULE), arguments)):
             refused += 1
     _work(job)
     # Every chunk is claimed; those of other threads are running and will end.
@@ -310,7 +278,7 @@ def _share(api, context, function, block, units, threads):
     return True
 
 
-@_compiled
+@function_of_words
 def _gather(frame, addresses):
     """The addresses of arguments and results, one after the other."""
     count = word(frame, ARGS_COUNT)
@@ -320,7 +288,7 @@ def _gather(frame, addresses):
         set_word(addresses, count + k, word(word(word(frame, RETS), k), BUFFER_DATA))
 
 
-@_compiled
+@function_of_words
 def _launch(frame, program):
     """Run the phases of a program; the message of what went wrong, or 0."""
     phases = word(program, PHASES)
@@ -330,7 +298,7 @@ def _launch(frame, program):
     # A block, and behind it the addresses that go into it.
     length = word(program, LENGTH)
     operands = word(frame, ARGS_COUNT) + word(frame, RETS_COUNT)
-    block = call_1(_allocate(), 8 * (length + operands))
+    block = call(_allocate(), 8 * (length + operands))
     if block == 0:
         return _memory_message()
     _gather(frame, block + 8 * length)
@@ -352,11 +320,11 @@ def _launch(frame, program):
             _set_float_mode(PLAIN_MODE)
             call_kernel(function, block, 0, units)
             _set_float_mode(mode)
-    call_1(_release(), block)
+    call(_release(), block)
     return 0 if enough else _memory_message()
 
 
-@_compiled
+@function_of_words
 def _answer(frame):
     """Answer a query for metadata, noting what XLA says of itself; False for any other call."""
     extension = word(frame, FRAME_EXTENSION)
@@ -377,14 +345,14 @@ def _answer(frame):
     set_word(metadata, 1, 24)
     set_word(metadata, 2, 0)
     set_word(metadata, 3, version)
-    _set_int32(metadata + 8 * 4, 0)
+    set_int32(metadata + 8 * 4, 0)
     if word(metadata, 0) >= 8 * 6:
         set_word(metadata, 5, 0)
     return True
 
 
-@_native("int64(int64)")
-def handler(frame):
+@function_of_words
+def _handle(frame):
     """``XLA_FFI_Error* handler(XLA_FFI_CallFrame*)``."""
     if _answer(frame):
         return 0
@@ -410,3 +378,6 @@ def handler(frame):
     if message != 0:
         return _error(api, message, FAILED_PRECONDITION)
     return 0
+
+
+handler = compile_words(_handle, _DIGEST)

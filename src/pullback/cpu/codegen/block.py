@@ -57,6 +57,27 @@ def fetch_min(context, address, value):
 
 
 @intrinsic
+def ask_to_write(context, address):
+    """Ask for the line at an address, to be written soon."""
+
+    def codegen(ctx, builder, sig, args):
+        emit_prefetch(builder, args[0], to_write=True)
+        return ctx.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def is_below(context, index, limit):
+    """``0 <= index < limit`` of a limit that is not negative, in one comparison."""
+
+    def codegen(ctx, builder, sig, args):
+        return builder.icmp_unsigned("<", *args)
+
+    return types.boolean(types.int64, types.int64), codegen
+
+
+@intrinsic
 def int32_at(context, address):
     def codegen(ctx, builder, sig, args):
         return builder.sext(

@@ -185,7 +185,7 @@ class Operands:
         self.ended = self._placed(list(ends))
         self.addresses = self._addresses()
         self.strides = self.words(emit_axis_stride)
-        self.fetch_rows = self._row_fetch()
+        self.fetch_rows, self.fetch_elements = self._row_fetch(row_at), self._row_fetch(full_at)
         self.store_rows = self._row_store(self.finished)
         self.store_ends = self._row_store(self.ended)
         # For columns: where a position of the (straight) axis begins, and lanes across columns.
@@ -492,15 +492,15 @@ class Operands:
         """``fetch`` of a single full operand, for a position of its own."""
         return self._bent_fetch([operand]) if self.bent else self._straight_fetch([operand])
 
-    def _row_fetch(self):
-        edges, row_at = self.edges, self.row_at
-        kind = vectors(max(1, len(row_at)))
+    def _row_fetch(self, places):
+        """``fetch_rows(addresses)``: one element of each of some operands, in every lane."""
+        edges, kind = self.edges, vectors(max(1, len(places)))
 
         @intrinsic
         def fetch_rows(context, addresses):
             def codegen(ctx, builder, sig, args):
                 bases = unpack(builder, args[0])
-                items = [edges[o].load_one(builder, bases[o]) for o in row_at]
+                items = [edges[o].load_one(builder, bases[o]) for o in places]
                 return ctx.make_tuple(builder, kind, items or [Edge.zero()])
 
             return kind(addresses), codegen

@@ -63,6 +63,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     # Within a lane the components of a state lie one lane-set apart.
     apart = LANES * PITCH
     rows = max(LANES, STREAMS // max(1, len(operands.full)) // LANES * LANES)
+    brief, stride = fold.brief, (fold.briefly + 1) * LANES
 
     @inner
     def fold_lanes(lanes_box, c, count):
@@ -75,6 +76,15 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
                 write(at + lane * PITCH, apart, combine(a, b))
         return read(at, apart)
 
+    @inlined
+    def fold_row(tile, c, count, i, row, known, state):
+        p, const, addresses, strides, steps, left, _ = tile
+        full = fetch(p, places(addresses, strides, i), strides, steps, left + c, count, i)
+        prefetch(places(addresses, strides, i + rows), left + c)
+        if counts is None or counts(counting(i, 0), const, full, row, known):
+            state = combine(state, lift(counting(i, 0), const, full, row, known))
+        return state
+
     @inner
     def fold_lane(tile, c, count, first, stop, lane_box):
         """Every eighth row of [first, stop) into one accumulator."""
@@ -82,12 +92,19 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         row = read_row(row_box + 8 * c, PITCH)
         known = read_known(known_box + 8 * c, PITCH)
         state = read(lane_box + 8 * c, apart)
+        if brief is not None:
+            # A lane's rows lie eight apart: as many as there are, not as far as they reach.
+            most = first + (stop - first + LANES - 1) // stride * stride
+            for i in range(first, most, stride):
+                for k in range(i, i + stride - LANES, LANES):
+                    at = places(addresses, strides, k)
+                    full = fetch(p, at, strides, steps, left + c, count, k)
+                    prefetch(places(addresses, strides, k + rows), left + c)
+                    state = brief(state, lift(counting(k, 0), const, full, row, known))
+                state = fold_row(tile, c, count, i + stride - LANES, row, known, state)
+            first = most
         for i in range(first, stop, LANES):
-            at = places(addresses, strides, i)
-            full = fetch(p, at, strides, steps, left + c, count, i)
-            prefetch(places(addresses, strides, i + rows), left + c)
-            if counts is None or counts(counting(i, 0), const, full, row, known):
-                state = combine(state, lift(counting(i, 0), const, full, row, known))
+            state = fold_row(tile, c, count, i, row, known, state)
         write(lane_box + 8 * c, apart, state)
 
     @inner

@@ -11,7 +11,15 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ..codegen.block import fetch_min, int32_at, set_word, word
+from ..codegen.block import (
+    ask_to_write,
+    fetch_min,
+    int32_at,
+    is_below,
+    least,
+    set_word,
+    word,
+)
 from ..codegen.jit import inner
 from ..codegen.lanes import I64, LANES, splat
 from ..codegen.storage import ITEMSIZE
@@ -19,6 +27,7 @@ from ..segment_words import (
     COUNTS,
     FIRST_OUTPUT,
     FLAGS,
+    ID_SIZE,
     ID_STRIDE,
     IDS,
     NUM_COLUMNS,
@@ -29,6 +38,7 @@ from ..segment_words import (
     ORDER,
     ORDERED,
     PARTS,
+    PLACED_AHEAD,
     STARTS,
 )
 
@@ -37,26 +47,27 @@ BLOCK = 4 * LANES
 LONGS, BYTE = ir.VectorType(I64, LANES), ir.IntType(LANES)
 
 
-def make_id_from(ids: str):
-    """``id_from(address)``: an id, or an offset."""
-    wide = ids == "i64"
+@inner
+def id_from(address, size):
+    """An id or an offset of four bytes or eight."""
+    return word(address, 0) if size == 8 else int32_at(address)
 
-    @inner
-    def id_from(address):
-        return word(address, 0) if wide else int32_at(address)
 
-    return id_from
+@inner
+def id_at(p, n):
+    """The id of a row, or an offset, of the size that the block says."""
+    return id_from(word(p, IDS) + n * word(p, ID_STRIDE), word(p, ID_SIZE))
 
 
 def make_id_at(ids: str):
-    """``id_at(p, n)``: the id of a row, or an offset."""
-    id_from = make_id_from(ids)
+    """``id_at(p, n)`` of ids of one type, for kernels that do little else than read them."""
+    size = ITEMSIZE[ids]
 
     @inner
-    def id_at(p, n):
-        return id_from(word(p, IDS) + n * word(p, ID_STRIDE))
+    def typed_id_at(p, n):
+        return id_from(word(p, IDS) + n * word(p, ID_STRIDE), size)
 
-    return id_at
+    return typed_id_at
 
 
 def _any_of_eight(bits: int):
@@ -136,7 +147,7 @@ def make_count_kernel(ids: str):
                 set_word(counts, s, 0)
             for n in range(part * rows // parts, (part + 1) * rows // parts):
                 s = id_at(p, n)
-                if 0 <= s < segments:
+                if is_below(s, segments):
                     set_word(counts, s, word(counts, s) + 1)
 
     return kernel
@@ -169,9 +180,14 @@ def make_fill_kernel(ids: str):
         order = word(p, ORDER)
         for part in range(begin, end):
             places = word(p, COUNTS) + part * segments * 8
-            for n in range(part * rows // parts, (part + 1) * rows // parts):
+            last = (part + 1) * rows // parts
+            for n in range(part * rows // parts, last):
+                # Stores to lines that are not there wait for each other, requests do not.
+                ahead = id_at(p, least(n + PLACED_AHEAD, last - 1))
+                if is_below(ahead, segments):
+                    ask_to_write(order + 8 * word(places, ahead))
                 s = id_at(p, n)
-                if 0 <= s < segments:
+                if is_below(s, segments):
                     at = word(places, s)
                     set_word(order, at, n)
                     set_word(places, s, at + 1)

@@ -6,51 +6,46 @@ were found. What one thread computes is a segment, so that their number changes 
 
 from __future__ import annotations
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
 from ...formulas.record import Pass, RowFormula, names_read
-from ..codegen.block import emit_word, least, set_word, word
+from ..codegen.block import least, set_word, word
 from ..codegen.jit import inlined, inner
-from ..codegen.lanes import DOUBLES, I64, LANES, splat
+from ..codegen.lanes import LANES
 from ..codegen.operands import Operands, constants
 from ..codegen.passes import BoundPass
-from ..codegen.vectors import counting, no_vectors, stack, unpack
+from ..codegen.vectors import counting, no_vectors, stack
 from ..segment_words import (
+    ID_SIZE,
     ID_STRIDE,
     IDS,
     NUM_COLUMNS,
     NUM_INPUTS,
     NUM_SEGMENTS,
-    OPERANDS,
-    STARTS,
     STATES,
 )
 from ..segment_words import TILE as WIDTH
 from ..words import LINE
-from .segment import make_clear_row, make_id_at, make_id_from
-from .segment_tile import PITCH, TILE, Tile, row_in_order, row_itself
+from .segment import id_at, id_from, make_clear_row
+from .segment_runs import runs
+from .segment_tile import (
+    PITCH,
+    TILE,
+    Tile,
+    operand_words,
+    row_in_order,
+    row_itself,
+    with_extent,
+)
 
 
-def _operand_words(operands: Operands, k: int):
-    """``words(p)``: the address (0), row stride (1) or column stride (2) of every operand."""
+def _make_memory(operands: Operands):
+    """``memory_of(p)``: addresses, row strides and column strides of all operands."""
+    addresses, row_strides, column_strides = (operand_words(operands, k) for k in range(3))
 
-    def emit(builder, block, operand: int) -> ir.Value:
-        return emit_word(builder, block, I64(OPERANDS + 3 * operand + k))
+    @inner
+    def memory_of(p):
+        return addresses(p), row_strides(p), column_strides(p)
 
-    return operands.words(emit)
-
-
-@intrinsic
-def with_extent(context, const, rows):
-    """The constants of formulas with the number of rows of a segment as the extent."""
-
-    def codegen(ctx, builder, sig, args):
-        extent = builder.sitofp(splat(builder, args[1]), DOUBLES)
-        return ctx.make_tuple(builder, const, [extent, *unpack(builder, args[0])[1:]])
-
-    return const(const, types.int64), codegen
+    return memory_of
 
 
 def _nothing():
@@ -77,7 +72,7 @@ def _chain(before, after):
 def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at):
     """``compute(p, memory, segment, first, after, box)`` of the rows [first, after).
 
-    With it ``memory(p)``, the addresses and strides of all operands, and the doubles of the box.
+    With it the doubles of the box.
     """
     tile = Tile(formula, element, operands, row_at)
     steps = [tile.make_rows()] if operands.row else []
@@ -101,11 +96,6 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
         whole = _chain(whole, step)
     known_at = max(1, len(operands.row)) * PITCH
     state_at = known_at + len(known) * PITCH
-    all_addresses, row_strides, column_strides = (_operand_words(operands, k) for k in range(3))
-
-    @inner
-    def memory_of(p):
-        return all_addresses(p), row_strides(p), column_strides(p)
 
     # A call of it took a tenth of the time, at two rows a segment.
     @inlined
@@ -116,59 +106,18 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
         for left in range(0, columns, TILE):
             whole(p, const, memory, span, left, least(TILE, columns - left), boxes)
 
-    return compute, memory_of, state_at // 8 + largest * TILE
+    return compute, state_at // 8 + largest * TILE
 
 
-def _make_runs(ids: str, order: str):
-    """``start(p, segment)`` and ``stop(p, segment, first)`` of the segments' runs of rows."""
-    id_at = make_id_at(ids)
-    if order == "unsorted":
+def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, together: bool):
+    """``kernel(p, begin, end)`` over segments.
 
-        @inner
-        def sorted_start(p, segment):
-            return word(word(p, STARTS), segment)
-
-        @inner
-        def sorted_stop(p, segment, first):
-            return word(word(p, STARTS), segment + 1)
-
-        return sorted_start, sorted_stop
-    if order == "offsets":
-
-        @inner
-        def given_stop(p, segment, first):
-            return id_at(p, segment + 1)
-
-        return id_at, given_stop
-
-    @inner
-    def first_row(p, segment):
-        """The first row whose id is at least ``segment``."""
-        low, high = 0, word(p, NUM_INPUTS)
-        while low < high:
-            middle = (low + high) // 2
-            if id_at(p, middle) < segment:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    @inlined
-    def end_of_run(p, segment, first):
-        rows, after = word(p, NUM_INPUTS), first
-        while after < rows and id_at(p, after) == segment:
-            after += 1
-        return after
-
-    return first_row, end_of_run
-
-
-def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, ids: str, order: str):
-    """``kernel(p, begin, end)`` over segments; their rows are runs, or runs of the sorted order."""
-    start, stop = _make_runs(ids, order)
-    row_at = row_in_order if order == "unsorted" else row_itself
-    compute, memory_of, size = _make_segment(formula, element, operands, row_at)
-    scratch = stack(size)
+    Their rows lie ``together``, or their numbers were put in order.
+    """
+    start, stop = runs(together)
+    row_at = row_itself if together else row_in_order
+    compute, size = _make_segment(formula, element, operands, row_at)
+    scratch, memory_of = stack(size), _make_memory(operands)
 
     def kernel(p, begin, end):
         box, memory = scratch(), memory_of(p)
@@ -181,26 +130,33 @@ def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, ids:
     return kernel
 
 
-def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands, ids: str):
+def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over input rows that do not depend on each other."""
-    id_at, clear_row = make_id_at(ids), make_clear_row(element)
-    compute, memory_of, size = _make_segment(formula, element, operands, row_itself)
+    clear_row, memory_of = make_clear_row(element), _make_memory(operands)
+    if not formula.passes:
+        apply_row, size = Tile(formula, element, operands, row_itself).make_alone(), 1
+    else:
+        compute, size = _make_segment(formula, element, operands, row_itself)
+
+        @inner
+        def apply_row(p, memory, segment, n, box):
+            compute(p, memory, segment, n, n + 1, box)
+
     scratch = stack(size)
 
     def kernel(p, begin, end):
-        box, memory = scratch(), memory_of(p)
-        segments = word(p, NUM_SEGMENTS)
+        box, memory, segments = scratch(), memory_of(p), word(p, NUM_SEGMENTS)
         for n in range(begin, end):
             s = id_at(p, n)
             if 0 <= s < segments:
-                compute(p, memory, s, n, n + 1, box)
+                apply_row(p, memory, s, n, box)
             else:
                 clear_row(p, n)
 
     return kernel
 
 
-def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids: str):
+def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over tiles of columns, for rows in any order.
 
     A tile holds the states of all segments, to which rows are added as they come: those of a
@@ -213,8 +169,7 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids
     close_at, finish_at = tile.make_close(bound, 1), tile.make_finish(("", *step.names))
     lift, combine, identity, size = fold.lift, fold.combine, fold.identity, fold.size
     read, write, fetch, places = fold.read, fold.write, operands.fetch_columns, tile.places
-    all_addresses, row_strides, column_strides = (_operand_words(operands, k) for k in range(3))
-    id_from = make_id_from(ids)
+    all_addresses, row_strides, column_strides = (operand_words(operands, k) for k in range(3))
     known_at = max(1, len(operands.row)) * PITCH
     scratch = stack((known_at + (1 + len(step.names)) * PITCH) // 8)
     counts = "extent" in names_read(formula)
@@ -237,9 +192,9 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands, ids
         addresses, strides, steps = all_addresses(p), row_strides(p), column_strides(p)
         rows, segments = word(p, NUM_INPUTS), word(p, NUM_SEGMENTS)
         # Not looked up for every row: a store to a state could have changed them.
-        ids_at, id_stride = word(p, IDS), word(p, ID_STRIDE)
+        ids_at, id_stride, id_size = word(p, IDS), word(p, ID_STRIDE), word(p, ID_SIZE)
         for n in range(rows):
-            s = id_from(ids_at + n * id_stride)
+            s = id_from(ids_at + n * id_stride, id_size)
             if 0 <= s < segments:
                 if counts:
                     set_word(count, s, word(count, s) + 1)

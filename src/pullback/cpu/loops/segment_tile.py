@@ -5,19 +5,21 @@ Where ids put the rows in order they lie anywhere in memory, and are asked for s
 
 from __future__ import annotations
 
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ...formulas.record import RowFormula
+from ...formulas.bind import primitives_of
+from ...formulas.record import RowFormula, parameters
 from ..codegen.bind import per_element, per_row
-from ..codegen.block import least, word
+from ..codegen.block import emit_word, least, word
 from ..codegen.elementary import primitives_for
 from ..codegen.jit import inlined, inner
-from ..codegen.lanes import LANES
-from ..codegen.operands import Operands
+from ..codegen.lanes import DOUBLES, I64, LANES, splat
+from ..codegen.operands import Operands, constants
 from ..codegen.passes import BoundPass
 from ..codegen.vectors import counting, no_vectors, tuple_intrinsics, unpack
-from ..segment_words import AHEAD, ORDER, TILE_COLUMNS
+from ..segment_words import AHEAD, NUM_COLUMNS, OPERANDS, ORDER, TILE_COLUMNS
 from ..words import ITEMSIZE, LINE
 
 TILE = TILE_COLUMNS
@@ -26,7 +28,7 @@ PITCH = 8 * TILE
 BLOCK, MOST_HELD = 8 * LANES, 2
 
 
-def _places(operands: Operands, writes_rows: bool):
+def make_places(operands: Operands, writes_rows: bool):
     """``places(addresses, strides, n, segment)``: where each operand has an input row's values.
 
     Operands with a row for every segment have them at the segment.
@@ -49,6 +51,26 @@ def _places(operands: Operands, writes_rows: bool):
     return places
 
 
+def operand_words(operands: Operands, k: int):
+    """``words(p)``: the address (0), row stride (1) or column stride (2) of every operand."""
+
+    def emit(builder, block, operand: int) -> ir.Value:
+        return emit_word(builder, block, I64(OPERANDS + 3 * operand + k))
+
+    return operands.words(emit)
+
+
+@intrinsic
+def with_extent(context, const, rows):
+    """The constants of formulas with the number of rows of a segment as the extent."""
+
+    def codegen(ctx, builder, sig, args):
+        extent = builder.sitofp(splat(builder, args[1]), DOUBLES)
+        return ctx.make_tuple(builder, const, [extent, *unpack(builder, args[0])[1:]])
+
+    return const(const, types.int64), codegen
+
+
 @inner
 def row_itself(p, k):
     return k
@@ -59,6 +81,11 @@ def row_in_order(p, k):
     return word(word(p, ORDER), k)
 
 
+@inner
+def _no_block(p, const, memory, span, left, width, boxes, c):
+    """In the place of a loop over blocks that does not pay."""
+
+
 class Tile:
     """What the steps over one tile of one segment share."""
 
@@ -66,7 +93,7 @@ class Tile:
         self.formula, self.element, self.operands = formula, element, operands
         self.row_at = row_at
         self.ordered = row_at is row_in_order
-        self.places = _places(operands, formula.finish is not None)
+        self.places = make_places(operands, formula.finish is not None)
         rows = tuple_intrinsics(max(1, len(operands.row)))
         self.read_row, self.write_row = rows[0], rows[1]
 
@@ -161,14 +188,54 @@ class Tile:
         fold = bound.fold
         if fold.size > MOST_HELD:
             return None
-        lift, combine, begin, write = fold.lift, fold.combine, bound.begin, fold.write
-        read_known, read_row = tuple_intrinsics(known_size)[0], self.read_row
-        fetch, row_at = self.operands.packed_twin().fetch_columns, self.row_at
-        places, ask_rows = self.places, self.ask_rows(to_write=False)
+        begin, write, briefly = bound.begin, fold.write, fold.briefly
+        read_row = self.read_row
+        join = self._make_join(bound, known_size, fold.combine)
+        join_briefly = self._make_join(bound, known_size, fold.brief) if briefly else join
 
         @inlined
         def begun(const, boxes, c):
             return begin(const, read_row(boxes[0] + 8 * c, PITCH))
+
+        @inner
+        def fold_block(p, const, memory, span, left, width, boxes, c):
+            first, after = span[1], span[2]
+            states = (
+                begun(const, boxes, c), begun(const, boxes, c + 8),
+                begun(const, boxes, c + 16), begun(const, boxes, c + 24),
+                begun(const, boxes, c + 32), begun(const, boxes, c + 40),
+                begun(const, boxes, c + 48), begun(const, boxes, c + 56),
+            )  # fmt: skip
+            last = first
+            if briefly > 0:
+                last = first + (after - first) // (briefly + 1) * (briefly + 1)
+                for k in range(first, last, briefly + 1):
+                    for j in range(k, k + briefly):
+                        states = join_briefly(
+                            p, const, memory, span, j, left, width, boxes, c, states
+                        )
+                    states = join(
+                        p, const, memory, span, k + briefly, left, width, boxes, c, states
+                    )
+            for k in range(last, after):
+                states = join(p, const, memory, span, k, left, width, boxes, c, states)
+            box = boxes[2] + 8 * c
+            write(box, PITCH, states[0])
+            write(box + 64, PITCH, states[1])
+            write(box + 128, PITCH, states[2])
+            write(box + 192, PITCH, states[3])
+            write(box + 256, PITCH, states[4])
+            write(box + 320, PITCH, states[5])
+            write(box + 384, PITCH, states[6])
+            write(box + 448, PITCH, states[7])
+
+        return fold_block
+
+    def _make_join(self, bound: BoundPass, known_size: int, combine):
+        """``join(p, const, memory, span, k, left, width, boxes, c, states)``: with the row k."""
+        lift, read_known = bound.fold.lift, tuple_intrinsics(known_size)[0]
+        read_row, row_at, places = self.read_row, self.row_at, self.places
+        fetch, ask_rows = self.operands.packed_twin().fetch_columns, self.ask_rows(to_write=False)
 
         @inlined
         def with_row(p, const, at, steps, left, boxes, c, index, state):
@@ -176,37 +243,24 @@ class Tile:
             row, known = read_row(boxes[0] + 8 * c, PITCH), read_known(boxes[1] + 8 * c, PITCH)
             return combine(state, lift(index, const, full, row, known))
 
-        @inner
-        def fold_block(p, const, memory, span, left, width, boxes, c):
+        @inlined
+        def join(p, const, memory, span, k, left, width, boxes, c, states):
             addresses, strides, steps = memory
-            segment, first, after = span
-            s0, s1 = begun(const, boxes, c), begun(const, boxes, c + 8)
-            s2, s3 = begun(const, boxes, c + 16), begun(const, boxes, c + 24)
-            s4, s5 = begun(const, boxes, c + 32), begun(const, boxes, c + 40)
-            s6, s7 = begun(const, boxes, c + 48), begun(const, boxes, c + 56)
-            for k in range(first, after):
-                at = places(addresses, strides, row_at(p, k), segment)
-                index = counting(k - first, 0)
-                ask_rows(p, memory, span, k, left, c, width)
-                s0 = with_row(p, const, at, steps, left, boxes, c, index, s0)
-                s1 = with_row(p, const, at, steps, left, boxes, c + 8, index, s1)
-                s2 = with_row(p, const, at, steps, left, boxes, c + 16, index, s2)
-                s3 = with_row(p, const, at, steps, left, boxes, c + 24, index, s3)
-                s4 = with_row(p, const, at, steps, left, boxes, c + 32, index, s4)
-                s5 = with_row(p, const, at, steps, left, boxes, c + 40, index, s5)
-                s6 = with_row(p, const, at, steps, left, boxes, c + 48, index, s6)
-                s7 = with_row(p, const, at, steps, left, boxes, c + 56, index, s7)
-            box = boxes[2] + 8 * c
-            write(box, PITCH, s0)
-            write(box + 64, PITCH, s1)
-            write(box + 128, PITCH, s2)
-            write(box + 192, PITCH, s3)
-            write(box + 256, PITCH, s4)
-            write(box + 320, PITCH, s5)
-            write(box + 384, PITCH, s6)
-            write(box + 448, PITCH, s7)
+            at = places(addresses, strides, row_at(p, k), span[0])
+            index = counting(k - span[1], 0)
+            ask_rows(p, memory, span, k, left, c, width)
+            return (
+                with_row(p, const, at, steps, left, boxes, c, index, states[0]),
+                with_row(p, const, at, steps, left, boxes, c + 8, index, states[1]),
+                with_row(p, const, at, steps, left, boxes, c + 16, index, states[2]),
+                with_row(p, const, at, steps, left, boxes, c + 24, index, states[3]),
+                with_row(p, const, at, steps, left, boxes, c + 32, index, states[4]),
+                with_row(p, const, at, steps, left, boxes, c + 40, index, states[5]),
+                with_row(p, const, at, steps, left, boxes, c + 48, index, states[6]),
+                with_row(p, const, at, steps, left, boxes, c + 56, index, states[7]),
+            )
 
-        return fold_block
+        return join
 
     def ask_rows(self, to_write: bool):
         """``ask_rows(p, memory, span, k, left, c, width)``: for what is read some rows after k.
@@ -274,17 +328,24 @@ class Tile:
             self.formula.apply, primitives, operands.full, operands.row, known, outputs
         )
 
+        apply_block, in_blocks = self.make_apply_block(apply, known)
+
         @inner
         def apply_tile(p, const, memory, span, left, width, boxes):
             addresses, strides, steps = memory
             segment, first, after = span
             whole = width // LANES * LANES if is_packed(steps) else 0
+            blocks = whole // BLOCK * BLOCK if in_blocks else 0
+            for c in range(0, blocks, BLOCK):
+                apply_block(p, const, memory, span, left, width, boxes, c)
+            if blocks == width:
+                return
             for k in range(first, after):
                 at = places(addresses, strides, row_at(p, k), segment)
                 index = counting(k - first, 0)
-                for c in range(0, width, BLOCK):
+                for c in range(blocks, width, BLOCK):
                     ask_rows(p, memory, span, k, left, c, width)
-                for c in range(0, whole, LANES):
+                for c in range(blocks, whole, LANES):
                     full = fetch_eight(p, at, steps, left + c, LANES)
                     row = read_row(boxes[0] + 8 * c, PITCH)
                     found = read_known(boxes[1] + 8 * c, PITCH)
@@ -298,3 +359,84 @@ class Tile:
                     put(p, at, steps, left + c, count, apply(index, const, full, row, found))
 
         return apply_tile
+
+    def make_alone(self):
+        """``apply_row(p, memory, segment, n, box)``: a row that depends on no other.
+
+        Nothing of the segment is held for other rows, and what it has is read as it is needed.
+        """
+        operands, outputs = self.operands, len(self.operands.outputs)
+        twin, places, fetch_row = operands.packed_twin(), self.places, operands.fetch_row_columns
+        fetch, put, is_packed = operands.fetch_columns, operands.put_columns, twin.all_packed()
+        fetch_eight, put_eight = twin.fetch_columns, twin.put_columns
+        primitives = primitives_for(self.element)
+        apply = per_element(
+            self.formula.apply, primitives, operands.full, operands.row, (), outputs
+        )
+
+        @inner
+        def apply_row(p, memory, segment, n, box):
+            addresses, strides, steps = memory
+            const = constants(p)
+            at, width = places(addresses, strides, n, segment), word(p, NUM_COLUMNS)
+            index = counting(0, 0)
+            whole = width // LANES * LANES if is_packed(steps) else 0
+            for c in range(0, whole, LANES):
+                row = fetch_row(p, at, steps, c, LANES)
+                full = fetch_eight(p, at, steps, c, LANES)
+                put_eight(p, at, steps, c, LANES, apply(index, const, full, row, no_vectors()))
+            for c in range(whole, width, LANES):
+                count = least(LANES, width - c)
+                row, full = fetch_row(p, at, steps, c, count), fetch(p, at, steps, c, count)
+                put(p, at, steps, c, count, apply(index, const, full, row, no_vectors()))
+
+        return apply_row
+
+    def make_apply_block(self, apply, known: tuple[str, ...]):
+        """``apply_block(p, const, memory, span, left, width, boxes, c)``: 64 packed columns.
+
+        What an element is computed with stays in registers from the first row of the segment to
+        the last. With it, whether it does: an exponential wants them for itself.
+        """
+        asked = {*parameters(self.formula.apply)}
+        held = len(asked & {*self.operands.row, *known})
+        pays = held <= MOST_HELD and "exp" not in primitives_of(self.formula.apply)
+        read_known, read_row = tuple_intrinsics(len(known))[0], self.read_row
+        twin, places, row_at = self.operands.packed_twin(), self.places, self.row_at
+        fetch, put, ask_rows = twin.fetch_columns, twin.put_columns, self.ask_rows(to_write=True)
+
+        @inlined
+        def held_at(boxes, c):
+            return read_row(boxes[0] + 8 * c, PITCH), read_known(boxes[1] + 8 * c, PITCH)
+
+        @inlined
+        def one(p, const, at, steps, column, index, held):
+            values = apply(index, const, fetch(p, at, steps, column, LANES), held[0], held[1])
+            put(p, at, steps, column, LANES, values)
+
+        @inner
+        def apply_block(p, const, memory, span, left, width, boxes, c):
+            addresses, strides, steps = memory
+            segment, first, after = span
+            h0, h1, h2, h3 = (
+                held_at(boxes, c), held_at(boxes, c + 8),
+                held_at(boxes, c + 16), held_at(boxes, c + 24),
+            )  # fmt: skip
+            h4, h5, h6, h7 = (
+                held_at(boxes, c + 32), held_at(boxes, c + 40),
+                held_at(boxes, c + 48), held_at(boxes, c + 56),
+            )  # fmt: skip
+            for k in range(first, after):
+                at = places(addresses, strides, row_at(p, k), segment)
+                index, column = counting(k - first, 0), left + c
+                ask_rows(p, memory, span, k, left, c, width)
+                one(p, const, at, steps, column, index, h0)
+                one(p, const, at, steps, column + 8, index, h1)
+                one(p, const, at, steps, column + 16, index, h2)
+                one(p, const, at, steps, column + 24, index, h3)
+                one(p, const, at, steps, column + 32, index, h4)
+                one(p, const, at, steps, column + 40, index, h5)
+                one(p, const, at, steps, column + 48, index, h6)
+                one(p, const, at, steps, column + 56, index, h7)
+
+        return (apply_block, True) if pays else (_no_block, False)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ...core.declare import Role, Type
 from ...formulas.record import RowFormula
-from ..case import Case
+from ..case import Case, cuts
 
 Function = Callable[..., Any]
 
@@ -26,10 +28,27 @@ _REDUCTIONS = {
 _RANGES = {"segment_sum": "sum", **_REDUCTIONS, "segment_max": "max", "segment_min": "min"}
 
 
+def with_ids(case: Case, operands: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """The operands, with ids beside offsets: a caller of ops by id would keep them, too."""
+    by = {o.role: o.name for o in cuts(case.op)}
+    offsets = operands.get(by.get(Role.OFFSETS, ""))
+    if offsets is None:
+        return operands
+    return {**operands, by[Role.IDS]: np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))}
+
+
 def ids_of(case: Case, given: Mapping[str, Any]) -> Any:
-    """The ids of a case; None where it has none."""
-    names = case.op.names(Role.IDS)
-    return given.get(names[0]) if names else None
+    """The ids of a case that is plain but for what cuts its rows, else None."""
+    cutting = [o.name for o in cuts(case.op)]
+    if not cutting or not case.but(given=cutting[:1]).is_plain:
+        return None
+    return given.get(cutting[0])
+
+
+def are_sorted(case: Case) -> bool:
+    """Whether rows lie in the order of their segments."""
+    by_ids = case.op.names(Role.IDS)
+    return case.is_sorted or not set(by_ids) & set(case.given)
 
 
 def torch_by_ids(torch: Any, case: Case, given: Mapping[str, Any]) -> Function | None:
@@ -72,7 +91,7 @@ def torch_by_ids(torch: Any, case: Case, given: Mapping[str, Any]) -> Function |
 def torch_by_ranges(torch: Any, case: Case, given: Mapping[str, Any]) -> Function | None:
     """``torch.segment_reduce`` of rows in the order of their segments; None where it has none."""
     ids, how = ids_of(case, given), _RANGES.get(case.op.kind)
-    if ids is None or how is None or not case.is_sorted:
+    if ids is None or how is None or not are_sorted(case):
         return None
     lengths = torch.bincount(ids, minlength=case.segments)
     return lambda x: torch.segment_reduce(x, how, lengths=lengths, axis=0, unsafe=True)
@@ -83,7 +102,7 @@ def jax_by_ids(jax: Any, case: Case, given: Mapping[str, Any]) -> Function | Non
     ids, kind, jnp = ids_of(case, given), case.op.kind, jax.numpy
     if ids is None:
         return None
-    how = {"num_segments": case.segments, "indices_are_sorted": case.is_sorted}
+    how = {"num_segments": case.segments, "indices_are_sorted": are_sorted(case)}
 
     def by(name: str, x: Any) -> Any:
         return getattr(jax.ops, name)(x, ids, **how)
@@ -159,12 +178,25 @@ def mask_of(case: Case, given: Mapping[str, Any]) -> Any:
 # What stands in for an element that does not count.
 _NEUTRAL = {"sum": 0.0, "prod": 1.0, "norm2": 0.0}
 _INF = float("inf")
+# No value does in those that divide by how many count.
+COUNTING = ("mean", "var", "std")
 
 
-def filled(case: Case, mask: Any, function: Function, fill: Function) -> Function | None:
+def filled(case: Case, mask: Any, function: Function, fill: Function) -> Function:
     """A masked op as frameworks have it: of an array with a neutral value where nothing counts."""
-    kind = case.op.kind
-    if kind in ("mean", "var", "std"):
-        return None
-    value = _NEUTRAL.get(kind, _INF if kind == "min" else -_INF)
+    value = _NEUTRAL.get(case.op.kind, _INF if case.op.kind == "min" else -_INF)
     return lambda x: function(fill(x, ~mask, value))
+
+
+def torch_counting(torch: Any, case: Case, mask: Any) -> Function:
+    """``torch.masked.mean``, ``var`` or ``std``."""
+    function = getattr(torch.masked, case.op.kind)
+    how = {} if case.op.kind == "mean" else {"unbiased": bool(case.get("correction"))}
+    return lambda x: function(x, case.axes, keepdim=True, mask=mask, **how)
+
+
+def jax_counting(jax: Any, case: Case, mask: Any) -> Function:
+    """``jax.numpy.mean``, ``var`` or ``std`` with ``where``."""
+    function = getattr(jax.numpy, case.op.kind)
+    how = {} if case.op.kind == "mean" else {"ddof": case.get("correction")}
+    return lambda x: function(x, axis=case.axes, keepdims=True, where=mask, **how)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...cpu.machine import here
 from ...threads import get_num_threads, set_num_threads
-from ..case import Case
+from ..case import Case, function_of
 from ..operands import make_operands, make_outputs
 from .copying import copies
 from .machine import available_memory, describe, usable_cores
@@ -107,9 +107,10 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
     found["check"] = asdict(verdict)
     if not verdict.ok:
         return found
+    function, arguments = function_of(case.op), {**operands, **case.arguments}
     contenders: dict[str, Callable[[], object]] = {
         "plan": run,
-        "function": lambda: case.call(operands),
+        "function": lambda: function(**arguments),
     }
     missing: dict[str, str] = {}
     for peer in settings.peers:
@@ -124,7 +125,7 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        case.call(operands)
+        function(**arguments)
         for call in copying.values():
             call()
         collecting = gc.isenabled()

@@ -63,6 +63,11 @@ def usual(case: Case) -> Case:
     return Case.of(case.op, case.element, case.shape, axis=case.get("axis"))
 
 
+def has_weights(case: Case) -> bool:
+    """Whether a mixture has an array of weights, which a gradient flows to as well."""
+    return case.op.kind == "lerp" and "weight" in case.given
+
+
 def short_enough(case: Case) -> None:
     """Refuse a loop over more steps than anybody would wait for."""
     if case.extent > steps.LONGEST:
@@ -85,8 +90,14 @@ def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[
     """The op of a case in torch, of the operands that gradients flow to; ``given`` are all."""
     mask = grouped.mask_of(case, given)
     if mask is not None:
+        if case.op.kind in grouped.COUNTING:
+            return grouped.torch_counting(torch, case, mask)
         whole = torch_forward(torch, case.but(given=()), given)
-        return offered(case, grouped.filled(case, mask, whole, torch.masked_fill))
+        return grouped.filled(case, mask, whole, torch.masked_fill)
+    if case.is_segmented:
+        return offered(case, grouped.torch_by_ids(torch, case, given))
+    if has_weights(case):
+        return lambda a, b, weight: torch.lerp(a, b, weight)
     if case.op.kind in steps.KINDS:
         short_enough(case)
         return recurrence(case, given, torch, steps.torch_loop(torch))
@@ -97,7 +108,7 @@ def torch_forward(torch: Any, case: Case, given: Mapping[str, Any]) -> Callable[
             torch_forward(torch, usual(case), {}) if case.op.kind in variants.NOTHING else 0
         )
         return form_of_scan(case, given, variants.in_torch(torch, by_scan=False), plain_scan)
-    found = grouped.torch_by_ids(torch, case, given) or grouped.torch_loss(torch, case, given)
+    found = grouped.torch_loss(torch, case, given)
     if found is not None:
         return found
     axes = case.axes
@@ -179,7 +190,8 @@ class TorchPeer:
     def prepare(self, case: Case, operands: Mapping[str, np.ndarray]) -> Call:
         import torch
 
-        given = {n: to_torch(torch, a) for n, a in operands.items()}
+        held = grouped.with_ids(case, operands)
+        given = {n: to_torch(torch, a) for n, a in held.items()}
         forward = self._forward(torch, case, given)
         names = variables(case)
         if case.op.direction == "forward":
@@ -238,15 +250,21 @@ def jax_forward(jax: Any, case: Case, given: Mapping[str, Any]) -> Callable[...,
     """The op of a case in JAX, of the operands that gradients flow to; ``given`` are all."""
     mask = grouped.mask_of(case, given)
     if mask is not None:
+        if case.op.kind in grouped.COUNTING:
+            return grouped.jax_counting(jax, case, mask)
         whole = jax_forward(jax, case.but(given=()), given)
         fill = lambda x, where, value: jax.numpy.where(where, value, x)  # noqa: E731
-        return offered(case, grouped.filled(case, mask, whole, fill))
+        return grouped.filled(case, mask, whole, fill)
+    if case.is_segmented:
+        return offered(case, grouped.jax_by_ids(jax, case, given))
+    if has_weights(case):
+        return lambda a, b, weight: a + weight * (b - a)
     if case.op.kind in steps.KINDS:
         return recurrence(case, given, jax.numpy, steps.jax_associative(jax))
     if not case.is_plain:
         plain_scan = jax_forward(jax, usual(case), {}) if case.op.kind in variants.NOTHING else 0
         return form_of_scan(case, given, variants.in_jax(jax, by_loop=False), plain_scan)
-    found = grouped.jax_by_ids(jax, case, given) or grouped.jax_loss(jax, case, given)
+    found = grouped.jax_loss(jax, case, given)
     if found is not None:
         return found
     jnp, lax, kind, axes = jax.numpy, jax.lax, case.op.kind, case.axes
@@ -292,7 +310,8 @@ class JaxPeer:
 
         if case.element == "f64" and not jax.config.jax_enable_x64:
             jax.config.update("jax_enable_x64", True)
-        given = {n: jax.numpy.asarray(a) for n, a in operands.items()}
+        held = grouped.with_ids(case, operands)
+        given = {n: jax.numpy.asarray(a) for n, a in held.items()}
         forward = self._forward(jax, case, given)
         leaves: list[Any] = [given.get(n) for n in variables(case)]
         if case.op.direction == "forward":

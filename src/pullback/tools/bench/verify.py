@@ -24,6 +24,7 @@ from ...core.declare import Role, Type
 from ..case import Case
 from ..operands import SEED, make_operands
 from . import plain, steps
+from .grouped import with_ids
 
 MOST = 1 << 20
 # The oracle takes 40 to 220 µs for an element.
@@ -229,8 +230,8 @@ def _verify_by_oracle(case: Case, operands: Arrays, outputs: Arrays, backend: Ba
 
 def _verify_some_segments(case: Case, arrays: Arrays, backend: Backend) -> Verdict:
     """Some of the segments, with all of their rows, in some of the columns."""
-    (by,) = case.op.names(Role.IDS)
-    ids, count = arrays[by], case.segments or 0
+    (by,), count = case.op.names(Role.IDS), case.segments or 0
+    ids = with_ids(case, arrays)[by]
     lengths = np.bincount(ids[(ids >= 0) & (ids < count)], minlength=count)
     columns = _some(case.shape[1], 64)
     picked = np.random.default_rng(SEED).permutation(count)
@@ -238,11 +239,15 @@ def _verify_some_segments(case: Case, arrays: Arrays, backend: Backend) -> Verdi
     rows = np.flatnonzero(np.isin(ids, picked))
     if not rows.size:
         return _verify_small(case, backend)
-    cut = {by: np.searchsorted(picked, ids[rows])}
+    cut = {}
     for name, array in arrays.items():
-        if name != by:
-            is_row = case.op.operand(name).role is Role.ROW
-            cut[name] = array[np.ix_(picked if is_row else rows, columns)]
+        match case.op.operand(name).role:
+            case Role.IDS:
+                cut[name] = np.searchsorted(picked, ids[rows])
+            case Role.OFFSETS:
+                cut[name] = np.concatenate([[0], np.cumsum(lengths[picked])])
+            case role:
+                cut[name] = array[np.ix_(picked if role is Role.ROW else rows, columns)]
     small = case.but(shape=(rows.size, columns.size), segments=picked.size)
     held = {n: cut[n] for n in case.reads}
     how = f"oracle, {picked.size} segments, {columns.size} columns"

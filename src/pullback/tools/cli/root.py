@@ -88,6 +88,8 @@ class Commands(click.Group):
         except PullbackError as error:
             fail(str(error))
         except ModuleNotFoundError as error:
+            if error.name == "fcntl":
+                fail("this command needs a POSIX system, such as Linux: it locks files")
             # What only the command line needs; the library does without.
             if error.name is None or error.name.partition(".")[0] not in NEEDED:
                 raise

@@ -105,7 +105,8 @@ def _bench_table(
     varying = _varying(cells)
     rest = [] if short else ["fastest"]
     numbers = ["ms", *([] if short else ["call ms"]), "GB/s", "of copy", *peers, *rest]
-    made = table(["op", *varying, *numbers], numbers, 1 if short else 2)
+    which = ["peer"] if rest and len(peers) > 1 else []
+    made = table(["op", *varying, *numbers, *which], numbers, 1 if short else 2)
     for cell in cells:
         row: list[Any] = [cell["op"], *(cell[k] for k in varying)]
         found = figures(cell, stat)
@@ -119,6 +120,7 @@ def _bench_table(
         row += [ratio(found.ratios.get(p)) for p in peers]
         if not short:
             row.append(ratio(found.against_fastest))
+            row += [found.fastest or "-"] if len(peers) > 1 else []
         made.add_row(*row)
     return made
 

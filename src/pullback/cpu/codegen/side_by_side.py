@@ -1,0 +1,200 @@
+"""Lanes with a place of their own in memory each: segments of few columns side by side.
+
+What a group of lanes is about lies in a scratch of words: how many rows each lane has, whether it
+has any place at all, and where its part of every operand begins. A lane that is done reads a zero
+and writes to a word that nobody reads.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ..segment_words import OPERANDS, ORDER
+from .block import emit_word, set_word
+from .jit import inner
+from .lanes import DOUBLES, I32, I64, LANES, doubles, splat
+from .operands import Operands
+from .storage import Edge, narrow
+from .vectors import Vector, unpack, vectors
+
+# Words of the scratch: of each lane how many rows it has, whether it is there, the first of its
+# rows, its segment and its column; a zero; a word to be written over; the places of each operand.
+COUNTS, THERE, FIRST, SEGMENT, COLUMN = (LANES * k for k in range(5))
+ZERO, SPARE = 5 * LANES, 5 * LANES + 1
+PLACES = 6 * LANES
+_LONGS = ir.VectorType(I64, LANES)
+
+
+def scratch_words(operands: Operands) -> int:
+    return PLACES + LANES * operands.count
+
+
+@intrinsic
+def lanes_at(context, group, k):
+    """1.0 in lanes that have a row k, 0.0 in the others."""
+
+    def codegen(ctx, builder, sig, args):
+        counts = _words(builder, args[0], COUNTS)
+        inside = builder.icmp_signed("<", splat(builder, args[1]), counts)
+        return builder.select(inside, doubles(1.0), doubles(0.0))
+
+    return Vector(types.int64, types.int64), codegen
+
+
+@intrinsic
+def with_extents(context, const, group):
+    """The constants of formulas with the number of rows of each lane as the extent."""
+
+    def codegen(ctx, builder, sig, args):
+        extent = builder.sitofp(_words(builder, args[1], COUNTS), DOUBLES)
+        return ctx.make_tuple(builder, const, [extent, *unpack(builder, args[0])[1:]])
+
+    return const(const, types.int64), codegen
+
+
+@inner
+def set_lanes(group, lane, columns, segment, first, rows, there):
+    """One segment in as many lanes as there are columns."""
+    for c in range(lane, lane + columns):
+        set_word(group, COUNTS + c, rows)
+        set_word(group, THERE + c, there)
+        set_word(group, FIRST + c, first)
+        set_word(group, SEGMENT + c, segment)
+
+
+@inner
+def no_lanes(group, columns):
+    """No lane is there, and what is read in the place of one is zero."""
+    for lane in range(LANES):
+        set_lanes(group, lane, 1, 0, 0, 0, 0)
+        set_word(group, COLUMN + lane, lane % columns)
+    set_word(group, ZERO, 0)
+
+
+def _pointer(builder, group, at: int):
+    return builder.inttoptr(builder.add(group, I64(8 * at)), _LONGS.as_pointer())
+
+
+def _words(builder, group, at: int):
+    v = builder.load(_pointer(builder, group, at))
+    v.align = 8
+    return v
+
+
+class SideBySide:
+    """Loads and stores of lanes with a segment and a column of their own.
+
+    Rows are ``ordered`` where their numbers are to be looked up; outputs are by segment where the
+    kernel ``writes_rows``.
+    """
+
+    def __init__(self, operands: Operands, ordered: bool, writes_rows: bool):
+        self._operands, self._ordered = operands, ordered
+        full, row = operands.full_at, operands.row_at
+        self.place = self._place([*row, *(operands.output_at if writes_rows else ())])
+        self.fetch = self._fetch(full, by_row=True)
+        self.fetch_rows = self._fetch(row, by_row=False)
+        self.put = self._put(by_row=True)
+        self.put_rows = self._put(by_row=False)
+
+    def _place(self, by_segment):
+        """``place(p, group)``: where each lane has its part of every operand."""
+        operands, ordered = range(self._operands.count), self._ordered
+
+        @intrinsic
+        def place(context, p, group):
+            def codegen(ctx, builder, sig, args):
+                block, lanes = args
+                column, segment, first = (
+                    _words(builder, lanes, k) for k in (COLUMN, SEGMENT, FIRST)
+                )
+                for o in operands:
+                    at = OPERANDS + 3 * o
+                    base, row_step, step = (
+                        splat(builder, emit_word(builder, block, I64(at + k))) for k in range(3)
+                    )
+                    place = builder.add(base, builder.mul(column, step))
+                    # Of rows in order the number is looked up for every one of them.
+                    if o in by_segment or not ordered:
+                        row = segment if o in by_segment else first
+                        place = builder.add(place, builder.mul(row, row_step))
+                    builder.store(place, _pointer(builder, lanes, PLACES + LANES * o)).align = 8
+                return ctx.get_dummy_value()
+
+            return types.void(types.int64, types.int64), codegen
+
+        return place
+
+    def _offsets(self, builder, block, group, k, by_row: bool):
+        """Of each lane: whether it takes part, and what row is to be added to its places."""
+        asked = COUNTS if by_row else THERE
+        k = k if by_row else I64(0)
+        active = [
+            builder.icmp_signed("<", k, emit_word(builder, group, I64(asked + lane)))
+            for lane in range(LANES)
+        ]
+        rows = [k] * LANES
+        if by_row and self._ordered:
+            order = emit_word(builder, block, I64(ORDER))
+            for lane in range(LANES):
+                here = builder.add(k, emit_word(builder, group, I64(FIRST + lane)))
+                here = builder.select(active[lane], here, I64(0))
+                rows[lane] = emit_word(builder, order, here)
+        return active, rows
+
+    @staticmethod
+    def _addresses(builder, block, group, o: int, active, rows, instead: int):
+        """Where each lane has an operand's element, or the word that stands for it."""
+        other = builder.add(group, I64(8 * instead))
+        step = emit_word(builder, block, I64(OPERANDS + 3 * o + 1))
+        for lane in range(LANES):
+            base = emit_word(builder, group, I64(PLACES + LANES * o + lane))
+            at = builder.add(base, builder.mul(rows[lane], step))
+            yield lane, builder.select(active[lane], at, other)
+
+    def _fetch(self, places, by_row: bool):
+        """``fetch(p, group, k)`` of the elements of row k of every lane, or of its segment."""
+        edges, kind = self._operands.edges, vectors(max(1, len(places)))
+
+        @intrinsic
+        def fetch(context, p, group, k):
+            def codegen(ctx, builder, sig, args):
+                block, lanes, k = args
+                active, rows = self._offsets(builder, block, lanes, k, by_row)
+                items = []
+                for o in places:
+                    edge = edges[o]
+                    v, pointer = ir.Constant(edge.stored, ir.Undefined), edge.storage.as_pointer()
+                    for lane, at in self._addresses(builder, block, lanes, o, active, rows, ZERO):
+                        value = builder.load(builder.inttoptr(at, pointer))
+                        v = builder.insert_element(v, value, I32(lane))
+                    items.append(edge.widen(builder, v))
+                return ctx.make_tuple(builder, kind, items or [Edge.zero()])
+
+            return kind(types.int64, types.int64, types.int64), codegen
+
+        return fetch
+
+    def _put(self, by_row: bool):
+        """``put(p, group, k, values)``: what ``fetch`` would read."""
+        edges, outputs = self._operands.edges, self._operands.finished
+
+        @intrinsic
+        def put(context, p, group, k, values):
+            def codegen(ctx, builder, sig, args):
+                block, lanes, k, values_ = args
+                active, rows = self._offsets(builder, block, lanes, k, by_row)
+                given = unpack(builder, values_)
+                for o, w in outputs:
+                    edge = edges[o]
+                    v = narrow(builder, given[w], edge.element, edge.native_half)
+                    for lane, at in self._addresses(builder, block, lanes, o, active, rows, SPARE):
+                        value = builder.extract_element(v, I32(lane))
+                        builder.store(value, builder.inttoptr(at, edge.storage.as_pointer()))
+                return ctx.get_dummy_value()
+
+            return types.void(types.int64, types.int64, types.int64, values), codegen
+
+        return put
