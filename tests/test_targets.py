@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from scripts import run_script
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from scripts import SOURCE, run_script
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # Every finite float16, read and written.
 HALVES = """
@@ -19,3 +26,22 @@ print([hashlib.sha256(r.tobytes()).hexdigest() for r in results])
 
 def test_float16_without_instructions_for_it():
     assert run_script(HALVES, NUMBA_CPU_NAME="generic") == run_script(HALVES)
+
+
+def test_kernels_for_another_machine(tmp_path):
+    """Compiled here, run nowhere: every file holds an object file of AArch64."""
+    tool = ROOT / "tools" / "cross_compile.py"
+    machine = ("aarch64-unknown-linux-gnu", "generic", "+neon")
+    told = ("check", "--digest", "lerp", "--direction", "forward", "--dtypes", "f32")
+    subprocess.run(
+        [sys.executable, "-W", "ignore", tool, *machine, *told],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "PULLBACK_CACHE_DIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    kept = [path.read_bytes() for path in tmp_path.glob("*/*.kernel")]
+    names = [data for data in kept if b"('lerp-" in data]
+    assert len(names) == 1
+    for data in kept:
+        header = data[data.index(b"\x7fELF") :]
+        assert int.from_bytes(header[18:20], "little") == 183
