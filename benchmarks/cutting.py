@@ -96,16 +96,7 @@ def measure_pieces() -> dict[str, str]:
             assert same(case, evaluate(cut, pieces), expected), name
         plan, out = case.plan(1), {n: np.empty_like(a) for n, a in expected.items()}
         calls: list[Callable[[], Any]] = [lambda plan=plan, o=operands, w=out: plan.run(**o, **w)]
-        for cut, pieces in cuts:
-            parts = [
-                {
-                    n: out[n][..., p.start : p.start + p.length]
-                    for n in out
-                    if case.role(n) is Role.ELEMENT
-                }
-                for p in pieces
-            ]
-            calls.append(lambda c=cut, p=pieces, o=parts: evaluate(c, p, o))
+        calls += [lambda c=cut, p=pieces: evaluate(c, p) for cut, pieces in cuts]
         whole, *cutted = times(calls)
         rows.append(
             [

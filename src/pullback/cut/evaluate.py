@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,10 @@ Array = np.ndarray[Any, Any]
 Results = tuple[list[dict[str, Array]], dict[str, Array]]
 
 
-def evaluate(
-    cut: Cut | SegmentCut,
-    pieces: Sequence[Piece],
-    out: Sequence[Mapping[str, Array]] | None = None,
-) -> Results:
+def evaluate(cut: Cut | SegmentCut, pieces: Sequence[Piece]) -> Results:
     """The outputs of every piece by name, and those with one element for each row or segment.
 
-    Pieces come in the order of memory, on the grid, and cover the rows. The outputs of each are
-    written to what ``out`` has for it, or are new.
+    Pieces come in the order of memory, on the grid, and cover the rows.
 
     Examples
     --------
@@ -39,7 +34,7 @@ def evaluate(
     """
     rows = {o.name: pieces[0].operands[o.name] for o in cut.reads if o.role is Role.ROW}
     if isinstance(cut, SegmentCut):
-        return _segments(cut, pieces, rows, out)
+        return _segments(cut, pieces, rows)
     cut.check_rows(rows)
     forward = range(len(pieces))
     batch, _ = cut.rows_of(pieces[0])
@@ -57,17 +52,11 @@ def evaluate(
         for i in forward:
             known[i].append(state if sweep.whole else fronts[i])
             made[i].append(summaries[i])
-    into: Sequence[Mapping[str, Array] | None] = out or [None] * len(pieces)
-    outputs = [cut.apply(p, s, o) for p, s, o in zip(pieces, known, into, strict=True)]
+    outputs = [cut.apply(p, s) for p, s in zip(pieces, known, strict=True)]
     return outputs, cut.finish(behind, rows)
 
 
-def _segments(
-    cut: SegmentCut,
-    pieces: Sequence[Piece],
-    rows: dict[str, Array],
-    out: Sequence[Mapping[str, Array]] | None,
-) -> Results:
+def _segments(cut: SegmentCut, pieces: Sequence[Piece], rows: dict[str, Array]) -> Results:
     known: list[Array] = []
     fronts: list[Array | None] = [None] * len(pieces)
     for k in range(len(cut.sweeps)):
@@ -77,6 +66,5 @@ def _segments(
                 fronts[i] = state
             state = cut.fold(k, piece, known, state, fronts[i])
         known.append(state)
-    into: Sequence[Mapping[str, Array] | None] = out or [None] * len(pieces)
-    outputs = [cut.apply(p, known, f, o) for p, f, o in zip(pieces, fronts, into, strict=True)]
+    outputs = [cut.apply(p, known, f) for p, f in zip(pieces, fronts, strict=True)]
     return outputs, cut.finish(known, rows)

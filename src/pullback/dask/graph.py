@@ -52,7 +52,8 @@ class Graph:
         base = HighLevelGraph.merge(*(a.dask for a in self._operands))
         own = self.layers | {full: {(full, *k): v for k, v in keys.items()}}
         layers = {**base.layers, **{n: MaterializedLayer(v) for n, v in own.items()}}
-        needs = {**base.dependencies, **self._needs, full: {*self.layers}}
+        own_needs = {*self.layers, *(a.name for a in self._operands)}
+        needs = {**base.dependencies, **self._needs, full: own_needs}
         meta = np.empty((0,) * len(chunks), dtype)
         return da.Array(HighLevelGraph(layers, needs), full, chunks, meta=meta)
 
