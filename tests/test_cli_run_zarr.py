@@ -18,9 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 import pullback as pb
-from pullback.tools.bench import find_op
 from pullback.tools.cli import main
-from pullback.tools.files import Job, running, zarrs
+from pullback.tools.files import running, zarrs
 from run_files import contents, normal, refused, run, same
 from scripts import SOURCE
 
@@ -256,26 +255,11 @@ class TestWorkers:
                        tmp_path / "s.npy", *where)  # fmt: skip
             assert int(re.search(r"(\d+) block", said)[1]) > 1
             assert same(np.load(tmp_path / "s.npy"), pb.softmax(x, axis=0))
-            job = Job(
-                find_op("softmax"), {"x": tmp_path / "x.zarr"}, {"y": tmp_path / "k.npy"},
-                {"axis": 0}, cluster=cluster.scheduler_address,
-            )  # fmt: skip
             with distributed.Client(cluster) as client:
-                pids = client.run(os.getpid)
-                job.run(progress=once(lambda: os.kill(min(pids.values()), signal.SIGKILL)))
-                assert same(np.load(tmp_path / "k.npy"), pb.softmax(x, axis=0))
-                client.wait_for_workers(2)
                 client.run(limit_files)
             before = contents(tmp_path)
-            again = (
-                "softmax",
-                "--x",
-                tmp_path / "x.zarr",
-                "--axis",
-                0,
-                "--out",
-                tmp_path / "z.npy",
-            )
+            again = ("softmax", "--x", tmp_path / "x.zarr", "--axis", 0, "--out",
+                     tmp_path / "z.npy")  # fmt: skip
             result = CliRunner().invoke(main, ["run", *map(str, (*again, *where))])
             assert result.exit_code == 2, result.output
             assert "z.npy" in result.output

@@ -274,6 +274,7 @@ pb.set_num_threads(6)
 assert digest() == expected
 from pullback.cpu.pool import pool
 assert pool._workers == 1
+board = pool._board  # the worker still looks at it
 pool.reset()  # as if the first could not be started either
 assert digest() == expected
 assert pool._workers == 0
@@ -388,6 +389,7 @@ def test_a_worker_watches_only_where_there_is_a_core_for_it():
             assert watches == (1 < threads <= cores), threads
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         machine.here.cache_clear()
+        board = pool.pool._board  # the workers of before still look at it
         pool.pool.reset()
         pb.set_num_threads(2)
         pb.softmax(x)

@@ -525,8 +525,8 @@ FAULTS = (
     Fault(
         "cut: element of the wrong side",
         "cut/engine.py",
-        "at = high if self.problem.reverse else low - 1",
-        "at = high - 1 if self.problem.reverse else low",
+        "(start + length, count - 1) if self.problem.reverse else (start - 1, 0)",
+        "(start + length - 1, count - 1) if self.problem.reverse else (start, 0)",
         "test_cut.py::test_a_cut_op_has_the_bytes_of_the_uncut_one[linear_recurrence_backward]",
     ),
     Fault(
