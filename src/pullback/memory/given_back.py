@@ -9,6 +9,7 @@ and until then its pages stay where they are.
 from __future__ import annotations
 
 import mmap
+import os
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,18 @@ from .large_pages import ADVICE
 
 # From this size on malloc does not keep memory itself.
 LEAST = 32 << 20
+
+
+def _sixteenth_of_memory() -> int:
+    """Of the memory that the machine has; nothing where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 16
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
 # What is kept at most, the youngest of it.
-MOST = 1 << 30
+MOST = min(1 << 30, _sixteenth_of_memory())
 PAGE = 2 << 20
 
 FREE = getattr(mmap, "MADV_FREE", None)
