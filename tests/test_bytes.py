@@ -358,6 +358,32 @@ def test_plain_products_have_the_bits_of_scaled_ones(name, element):
             assert same_bytes(held, apart), describe(case, f"in place, rows {k}")
 
 
+@pytest.mark.parametrize("form", ["plain", "exclusive", "resets"])
+def test_terms_that_plain_products_lose_leave_no_sign(form):
+    """A sum with a zero gradient keeps a negative term that float64 cannot hold, if it is scaled.
+
+    In place it is, and beside a row that overflows; a row by itself is not.
+    """
+    rng = np.random.default_rng(7)
+    rows, n = 40, 700
+    x = (rng.choice([-1.0, 1.0], (rows, n)) * 2.0 ** rng.uniform(-60, -1, (rows, n))).astype("f4")
+    dy = np.where(rng.random((rows, n)) < 0.7, 0.0, rng.standard_normal((rows, n))).astype("f4")
+    x[:2], x[1, 3] = -(2.0**-79), 2.0**-79  # an even and an odd number of signs
+    dy[:2], dy[:2, -1] = 0.0, 1.0
+    x[-1] = 1e30
+    keywords: dict = {"plain": {}, "exclusive": {"exclusive": True}}.get(form, {})
+    if form == "resets":
+        keywords["resets"] = rng.random((1, n)) < 0.005
+    beside = pb.cumprod_backward(dy, x=x, axis=1, **keywords)
+    held = x.copy()
+    pb.cumprod_backward(dy, x=held, axis=1, out=held, **keywords)
+    assert same_bytes(held, beside)
+    for k in range(rows):
+        row = slice(k, k + 1)
+        alone = pb.cumprod_backward(dy[row], x=x[row], axis=1, **keywords)
+        assert same_bytes(alone, beside[row]), f"row {k}"
+
+
 @pytest.mark.parametrize("name", ["cumprod_backward", "cummax_backward", "prod_backward"])
 def test_one_row_cut_over_threads(name, monkeypatch):
     """A two-way scan of one long row is cut into parts, each from the totals on both sides."""

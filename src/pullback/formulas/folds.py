@@ -12,6 +12,7 @@ from .primitives import (
     exp,
     exponent,
     isnan,
+    ldexp,
     log,
     mantissa,
     maximum,
@@ -115,6 +116,15 @@ def scaled_recurrence(am1, ae1, bm1, be1, am2, ae2, bm2, be2):
     am, ae = scaled_product(am1, ae1, am2, ae2)
     bm, be = scaled_sum(bm2, be2, where(bm1 == 0, 0.0, am2 * bm1), ae2 + be1)
     return am, ae, bm, be
+
+
+def ldexp_of_sum(m, e):
+    """The number that a scaled sum stands for.
+
+    A sum in plain arithmetic loses terms that are too small for a float, and their sign with them.
+    Where a backend computes either way, what is too small for the result has the sign of neither.
+    """
+    return ldexp(m, e)
 
 
 def log_step(x):

@@ -22,6 +22,7 @@ from .folds import (
     PRODUCT,
     TROUGH,
     kept_or_not,
+    ldexp_of_sum,
     log_of_state,
     recurrence,
     recurrence_in_runs,
@@ -146,12 +147,12 @@ def exclusive_product_step(dy, x):
 
 def product_gradient(dy, before_m, before_e, passed_m, passed_e):
     m, e = scaled_sum(mantissa(dy), exponent(dy), passed_m, passed_e)
-    return ldexp(before_m * m, before_e + e)
+    return ldexp_of_sum(before_m * m, before_e + e)
 
 
 def exclusive_product_gradient(before_m, before_e, passed_m, passed_e):
     # The last of a run is in no product: inf or NaN before it must not turn its 0 into NaN.
-    return where(passed_m == 0, 0.0, ldexp(before_m * passed_m, before_e + passed_e))
+    return where(passed_m == 0, 0.0, ldexp_of_sum(before_m * passed_m, before_e + passed_e))
 
 
 cumprod = _forward(PRODUCT, product_itself, product_in_run)

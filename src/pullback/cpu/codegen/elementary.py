@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ...formulas.folds import GUARDED
+from ...formulas.folds import GUARDED, ldexp_of_sum
 from . import lanes
 from .lanes import (
     EXPONENT_MAGIC,
@@ -124,6 +124,19 @@ def ldexp_single(v, e):
     return v * normal_power_of_two(where(e < -1000.0, -1000.0, where(e > 1000.0, 1000.0, e)))
 
 
+# A narrow result below 2**-197 is 0, and no sum that a plain kernel may compute is wrong by 2**-334
+# (:mod:`.watch`): this much more leaves the first alone and makes the others the same zero.
+_UNSIGNED = 2.0**-250
+
+
+def _ldexp_of_sum(v, e):
+    return ldexp_single(v, e) + _UNSIGNED
+
+
+def _unscaled_sum(v, e):
+    return v + _UNSIGNED
+
+
 def _itself(v):
     return v
 
@@ -156,6 +169,9 @@ def primitives_for(element: str, plain: bool = False) -> tuple[tuple[str, object
     else:
         single = ldexp if element == "f64" else ldexp_single
         scaled = (("mantissa", mantissa), ("exponent", exponent), ("ldexp", single))
+    if element != "f64":
+        of_sum = _unscaled_sum if plain else _ldexp_of_sum
+        scaled = (*scaled, (ldexp_of_sum.__name__, of_sum))
     return (
         *scaled,
         ("where", where),

@@ -311,7 +311,7 @@ def make_gather_kernel(element: str, ids: str):
         for n in range(begin, end):
             s = id_at(p, n)
             target = result + n * result_row
-            if 0 <= s < segments:
+            if is_below(s, segments):
                 copy(target, result_column, values + s * value_row, value_column, columns)
             else:
                 clear(target, result_column, columns)

@@ -134,7 +134,7 @@ def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands)
                 n, s, there = left + k, 0, 0
                 if n < end:
                     s = id_at(p, n)
-                    there = 1 if 0 <= s < segments else 0
+                    there = 1 if is_below(s, segments) else 0
                     if there == 0:
                         clear_row(p, n)
                 set_lanes(group, k * columns, columns, s, n, there, there)

@@ -7,7 +7,7 @@ were found. What one thread computes is a segment, so that their number changes 
 from __future__ import annotations
 
 from ...formulas.record import Pass, RowFormula, names_read
-from ..codegen.block import least, set_word, word
+from ..codegen.block import is_below, least, set_word, word
 from ..codegen.jit import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.operands import Operands, constants
@@ -148,7 +148,7 @@ def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands)
         box, memory, segments = scratch(), memory_of(p), word(p, NUM_SEGMENTS)
         for n in range(begin, end):
             s = id_at(p, n)
-            if 0 <= s < segments:
+            if is_below(s, segments):
                 apply_row(p, memory, s, n, box)
             else:
                 clear_row(p, n)
@@ -195,7 +195,7 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands):
         ids_at, id_stride, id_size = word(p, IDS), word(p, ID_STRIDE), word(p, ID_SIZE)
         for n in range(rows):
             s = id_from(ids_at + n * id_stride, id_size)
-            if 0 <= s < segments:
+            if is_below(s, segments):
                 if counts:
                     set_word(count, s, word(count, s) + 1)
                 at = places(addresses, strides, n, s)
