@@ -2,10 +2,10 @@
 
 Narrow types need only be kept from overflow: with every factor in [2**-80, 2**80] or zero, and
 every carry below 2**100, the product of a chunk stays within 2**±640, and what underflows in
-float64 is zero in the result, of either sign. A float64 result must not meet a subnormal on its way either: with
-factors in [2**-30, 2**30], carries in [2**-160, 2**160] and gradients in [2**-200, 2**200], or
-zero, products of a chunk with its carry stay within 2**±400, and a sum of them that is not zero is
-above 2**-500. Then plain arithmetic has the bits of the scaled one.
+float64 is zero in the result, of either sign. A float64 result must not meet a subnormal on its
+way either: with factors in [2**-30, 2**30], carries in [2**-160, 2**160] and gradients in
+[2**-200, 2**200], or zero, products of a chunk with its carry stay within 2**±400, and a sum of
+them that is not zero is above 2**-500. Then plain arithmetic has the bits of the scaled one.
 """
 
 from __future__ import annotations
