@@ -156,7 +156,14 @@ def looks(made, step, kernel, target: str) -> float:
 
 
 # Times that a row too long to be held is read, all operands together.
-LONG = {"softmax": 2, "logsumexp": 1, "cross_entropy": 1, "softmax_backward": 4, "var_backward": 2}
+LONG = {
+    "softmax": 2,
+    "logsumexp": 1,
+    "cross_entropy": 1,
+    "softmax_backward": 4,
+    "var_backward": 2,
+    "norm2": 1,
+}
 
 
 @pytest.mark.parametrize("name", LONG)
@@ -209,13 +216,27 @@ def test_scans_read_ahead(element, ahead):
         assert plain.loads == (128,)
 
 
-@pytest.mark.parametrize("element", ["f32", "bf16"])
-def test_values_of_short_rows_take_no_float64(element):
-    """With the precision "fast"; "tight" has them in float64."""
-    problem = Case.of(OPS["logsumexp"], element, (4096, 1024), axis=1).problem
+@pytest.mark.parametrize(
+    ("name", "element", "length"),
+    [
+        ("logsumexp", "f32", 1024),
+        ("logsumexp", "bf16", 1024),
+        ("norm2", "f32", 1024),
+        ("std", "bf16", 1024),
+        ("norm2_backward", "bf16", 1024),
+        ("std_backward", "f16", 1024),
+        ("sum", "bf16", 100_000),
+        ("norm2", "bf16", 100_000),
+        ("std", "f32", 100_000),
+    ],
+)
+def test_fast_rows_take_no_float64(name, element, length):
+    """Neither values of short rows nor sums of long ones; with "tight" they do."""
+    problem = Case.of(OPS[name], element, (4096, length), axis=1).problem
     for precision, takes in (("fast", False), ("tight", True)):
         made = launch(replace(problem, precision=precision))
-        ((_, kernel),) = built(made.steps, "sm_89")
+        ((step, kernel),) = built(made.steps, "sm_89")
+        check(step, kernel, "sm_89")
         assert bool(re.search(r"(add|mul|fma|div)\S*\.f64", kernel.assembly)) == takes
 
 

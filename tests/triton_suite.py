@@ -37,6 +37,7 @@ from pullback.core.declare import Role
 from pullback.formulas.primitives import NOWHERE
 from pullback.gpu import backend, launch, tiles
 from pullback.gpu.primitives import exp, exponent, ldexp, mantissa
+from pullback.gpu.singles import in_singles
 from pullback.gpu.tiles import Tile
 from pullback.tools.case import Case
 from pullback.tools.choices import chosen
@@ -390,7 +391,9 @@ def test_schedules(name, schedule, monkeypatch):
         assert torch.equal(tensors[same[0]], out), "in place differs"
 
 
-ONLINE = [n for n in UNCUT if getattr(OPS[n].record(), "online", None)]
+# Those with a record for rows that are not held, and one of those without.
+ONLINE = ["sum"]
+ONLINE += [n for n in UNCUT if getattr(in_singles(OPS[n].record(element="f32")), "online", None)]
 
 
 @pytest.mark.parametrize(("name", "schedule"), in_turn(ONLINE, *list(SCHEDULES)[1:3]))
@@ -409,6 +412,20 @@ def test_edges_of_rows_that_are_read_less(name, schedule, monkeypatch):
         mine = {k: np.ascontiguousarray(r[i]) for k, r in split.items()}
         wrong += [f"[{kind}] {w}" for w in wrong_with(one, part, mine)]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("element", ["f32", "bf16"])
+def test_sums_of_many_blocks_lose_nothing(element, monkeypatch):
+    """Blocks whose sums are exact, carried in two floats: the result is rounded once."""
+    monkeypatch.setattr(launch, "choose_tile", lambda *a, **k: Tile(1, 16, 1, 1 << 20, 1))
+    cell = default(OPS["sum"], element).but(shape=(1, 3000))
+    part = 16 * tiles.STEPS
+    x = np.zeros(cell.shape)
+    # An eighth in every part but the first and the last, of which a float32 holds nothing.
+    x[:, part : 23 * part] = 2.0**-10
+    x[:, 0], x[:, -1] = 2.0**22, -(2.0**22)
+    result = run(cell, {"x": x.astype(cell.dtype)})["y"]
+    assert float(result[0, 0]) == 22 / 8
 
 
 def test_reversed_scans_in_blocks(monkeypatch):
@@ -566,10 +583,12 @@ def test_identity_of_the_kernel():
     assert INTERPRETED or plan.sku.arch.startswith(("sm_", "gfx"))
     assert plan.precision_guarantee.math_precision == "f32"
     assert plan.precision_guarantee.accumulator == "f32"
+    assert plan.precision_guarantee.compensated
     assert plan.precision_guarantee.deterministic
     assert not plan.precision_guarantee.bit_stable_across_layouts
     assert plan_of(default(OPS["lerp"], "f64")).precision_guarantee.math_precision == "f64"
     assert plan_of(default(OPS["lerp"], "f64")).precision_guarantee.bit_stable_across_layouts
+    assert not plan_of(default(OPS["sum"], "f64")).precision_guarantee.compensated
 
 
 def test_same_bits_again_and_anywhere_in_the_batch():

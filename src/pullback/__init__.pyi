@@ -182,6 +182,7 @@ class PrecisionGuarantee(_vocabulary.PrecisionGuarantee):
         bit_stable_on_same_hardware: bool = ...,
         bit_stable_across_threads: bool = ...,
         bit_stable_across_layouts: bool = ...,
+        compensated: bool = ...,
     ) -> None: ...
 
 class ReduceKind(str, Enum):

@@ -244,6 +244,9 @@ class PrecisionGuarantee:
         So does any thread count.
     bit_stable_across_layouts : bool
         So does any memory layout of the operands.
+    compensated : bool
+        Sums are carried in two numbers of the accumulator's type, the second one what the first has
+        lost in rounding.
     """
 
     math_precision: MathPrecision
@@ -252,6 +255,7 @@ class PrecisionGuarantee:
     bit_stable_on_same_hardware: bool = True
     bit_stable_across_threads: bool = True
     bit_stable_across_layouts: bool = True
+    compensated: bool = False
 
     def __post_init__(self) -> None:
         precision = parse_enum(MathPrecision, self.math_precision, "math_precision")

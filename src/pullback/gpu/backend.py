@@ -37,13 +37,18 @@ def make_runner(problem: Problem) -> TritonRunner:
 
 def guarantee(problem: Problem) -> PrecisionGuarantee:
     """What holds on a GPU: arithmetic in the compute type, an order that depends on the layout."""
-    from .frame import COMPUTE
+    from .frame import COMPUTE, monoids_of
+    from .launch import is_fast
+    from .two_floats import in_two_floats
 
-    wide = COMPUTE[problem.element] == "tl.float64" or repeats(problem.formula)
+    formula = problem.formula
+    wide = COMPUTE[problem.element] == "tl.float64" or repeats(formula)
+    sums = isinstance(formula, RowFormula) and any(in_two_floats(m) for m in monoids_of(formula))
     return PrecisionGuarantee(
         math_precision=MathPrecision.F64 if wide else MathPrecision.F32,
         accumulator=ElementKind.F64 if wide else ElementKind.F32,
-        bit_stable_across_layouts=is_pointwise(problem.formula),
+        bit_stable_across_layouts=is_pointwise(formula),
+        compensated=sums and is_fast(problem) and not (wide or problem.is_segmented),
     )
 
 

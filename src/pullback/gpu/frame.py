@@ -421,13 +421,15 @@ class Frame:
         narrow = f".to({self.kind})" if "exp" in primitives_of(monoid.combine) else ""
         return [f"{self.units(s)}{narrow}" for s in state]
 
-    def reduce(self, monoid: Monoid, state: Sequence[str], result: str) -> list[str]:
+    def reduce(
+        self, monoid: Monoid, state: Sequence[str], result: str, kind: str = ""
+    ) -> list[str]:
         """The state of all lanes, one for every unit."""
         total = self.state(result, monoid)
         given = state[0] if len(state) == 1 else f"({', '.join(state)})"
         text = f"tl.reduce({given}, {self.axis_dim}, {self.name(monoid.combine)})"
         self.source(f"{', '.join(total)} = {text}")
-        self.source(*(f"{t} = {t}.to({self.row_kind})" for t in total))
+        self.source(*(f"{t} = {t}.to({kind or self.row_kind})" for t in total))
         return total
 
     def scan(self, monoid: Monoid, state: Sequence[str], reverse: bool) -> None:

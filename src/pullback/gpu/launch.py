@@ -24,6 +24,7 @@ from .frame import Port, Shape, shape_of, vector_of
 from .layout import Walk, choose_walk
 from .rows import folds_of, make_rows_kernel
 from .scans import make_scan_kernel
+from .singles import in_singles
 from .steps import Step, pointers_of
 from .tiles import Tile, ceil_to_power, choose_stages, choose_tile
 
@@ -38,11 +39,23 @@ def work_of(formula) -> str:
     return "pointwise" if is_pointwise(formula) else "fold"
 
 
-def record_for(formula, tile: Tile, length: int):
-    """The record that a launch computes: of a row that is read again, one that reads it less."""
+def record_for(formula, tile: Tile, length: int, fast: bool):
+    """The record that a launch computes.
+
+    Of a row that is read again, one that reads it less; of float32 where that is to be fast, one
+    that stays within its range.
+    """
+    formula = in_singles(formula) if fast else formula
     if isinstance(formula, RowFormula) and formula.online and not tile.is_whole(length):
         return formula.online
     return formula
+
+
+def is_fast(problem: Problem) -> bool:
+    """Whether values of rows may be computed in float32, which must hold what they are made of."""
+    asked, held = names_read(problem.formula), problem.constants
+    exact = all(_is_held(value) for n, value in held.items() if n in asked)
+    return problem.precision == "fast" and problem.element != "f64" and exact
 
 
 def _states(formula) -> tuple[int, int]:
@@ -53,8 +66,8 @@ def _states(formula) -> tuple[int, int]:
     return sum(len(formula.passes[k].monoid.state) for k in folds_of(formula)), 0
 
 
-def _workspace(formula, tile: Tile, length: int, rows: int) -> int:
-    formula = record_for(formula, tile, length)
+def _workspace(formula, tile: Tile, length: int, rows: int, fast: bool) -> int:
+    formula = record_for(formula, tile, length, fast)
     per_chunk, per_block = _states(formula)
     if tile.is_whole(length) or not (tile.is_split or per_block):
         return 0
@@ -82,17 +95,18 @@ def workspace_bound(problem: Problem) -> int:
     work = work_of(formula)
     if work == "pointwise" or repeats(formula) or not n or not problem.numel:
         return 0
-    item, rows, held = _item(problem), problem.numel // n, _held(problem)
+    item, rows, held, fast = _item(problem), problem.numel // n, _held(problem), is_fast(problem)
     # A tile spans dimensions that lie as one in memory: any of them may.
     spanned = {1}
     for d, size in enumerate(problem.shape):
         if d not in problem.axes:
             spanned |= {size * units for units in spanned}
-    return max(
-        _workspace(formula, choose_tile(work, item, n, units, rows // units, across, held), n, rows)
+    tiles = (
+        choose_tile(work, item, n, units, rows // units, across, held)
         for units in spanned
         for across in (False, True)
     )
+    return max(_workspace(formula, tile, n, rows, fast) for tile in tiles)
 
 
 class Launch:
@@ -120,11 +134,11 @@ class Launch:
         if repeats(formula) or (in_place and _meets_other_chunks(formula)):
             tile = replace(tile, chunk=tile.chunk * tile.chunks, chunks=1)
         self.walk, self.tile = walk, tile
-        self.formula = record_for(formula, tile, walk.length)
-        exact = all(_is_held(problem.constants[n]) for n in bare.constants)
+        fast = is_fast(problem)
+        self.formula = record_for(formula, tile, walk.length, fast)
         self.shape = replace(
             bare,
-            fast=problem.precision == "fast" and problem.element != "f64" and exact,
+            fast=fast,
             outer=len(walk.outer),
             axis=len(walk.axis),
             across=walk.across,
@@ -133,7 +147,7 @@ class Launch:
             backwards=isinstance(formula, ScanFormula) and problem.reverse,
         )
         self.shape = replace(self.shape, in_vectors=_in_vectors(walk, self.shape))
-        self.workspace = _workspace(formula, tile, walk.length, walk.rows)
+        self.workspace = _workspace(formula, tile, walk.length, walk.rows, fast)
         self._problem, self._outer, self._in_place = problem, outer, in_place
         self.steps = self._scan_steps() if isinstance(formula, ScanFormula) else self._row_steps()
 

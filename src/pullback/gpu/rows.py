@@ -1,8 +1,9 @@
 """Row formulas: passes that fold the axis, then a value for every row or for every element.
 
 A block is folded by ``tl.reduce`` in the compute type; lanes fold ``STEPS`` blocks each before they
-join; what they give is carried from there on in float64. Values of a row are float64 or, with the
-precision "fast" and where the row is one block, the compute type. A row that several programs share
+join; what they give is carried from there on in float64 or, with the precision "fast", sums in two
+floats. Values of a row are float64 or, with "fast", the compute type where nothing leaves its range
+and the row is one block or one whose record says so. A row that several programs share
 is folded chunk by chunk into the workspace: every program of the next launch joins the chunks'
 states for itself, in one order.
 
@@ -18,7 +19,9 @@ from functools import cache
 from ..formulas.bind import primitives_of
 from ..formulas.record import Again, Monoid, Pass, RowFormula, names_read
 from .frame import Frame, Shape, literal, reads
+from .singles import STAYS_IN_RANGE
 from .tiles import STEPS
+from .two_floats import LOST, NOTHING, in_two_floats
 
 
 def folds_of(formula: RowFormula) -> list[int]:
@@ -44,20 +47,22 @@ class Rows(Frame):
         super().__init__(formula, shape, extra)
         self.phase, self.whole, self.reads = phase, whole, names_read(formula)
         closes = [primitives_of(step.close) for step in formula.passes if step.close]
-        self.scales = any("power_of_two" in names for names in closes)
+        in_range = shape.fast and formula in STAYS_IN_RANGE
+        self.scales = not in_range and any("power_of_two" in names for names in closes)
         # A square root brings back what its square would lose, unless the formula has scaled it.
         self.squares = (
             formula.finish is not None
             and "sqrt" in primitives_of(formula.finish)
-            and not self.scales
+            and not (self.scales or in_range)
         )
         # Every thread computes the values of its rows: of short rows that is much beside their
         # elements, and many GPUs have a sixty-fourth of their units for float64. What leaves the
-        # range of float32 stays.
-        if shape.fast and whole and not (self.scales or self.squares):
+        # range of float32 stays, and so do the states that chunks keep.
+        self.folding = int(phase.removeprefix("fold ")) if phase.startswith("fold") else None
+        short = whole and not (self.scales or self.squares)
+        if shape.fast and (short or in_range) and self.folding is None:
             self.row_kind = self.kind
         self.widened: set[str] = set()
-        self.folding = int(phase.removeprefix("fold ")) if phase.startswith("fold") else None
 
     def make(self, name: str):
         formula, out = self.formula, self.source
@@ -140,7 +145,9 @@ class Rows(Frame):
         if self.whole:
             lifted = self.lift(monoid, self.per_tile, "lifted", "here", kind)
             return self.reduce(monoid, lifted, "total")
-        carry = self.identity(monoid, "carry", "[U]", "tl.float64")
+        twofold = in_two_floats(monoid) if self.shape.fast and kind == "tl.float32" else None
+        carried, wide = (twofold, kind) if twofold else (monoid, "tl.float64")
+        carry = self.identity(carried, "carry", "[U]", wide)
         with out.block(f"for outer in range(first, stop, B * {STEPS}):"):
             part = self.identity(monoid, "part", self.tile, kind)
             with out.block(f"for start in range(outer, tl.minimum(outer + B * {STEPS}, stop), B):"):
@@ -148,9 +155,21 @@ class Rows(Frame):
                 self.fetch(reads([monoid.lift]))
                 lifted = self.lift(monoid, self.per_tile, "lifted", "here", kind)
                 self.combine(monoid, part, lifted, part, kind)
-            total = self.reduce(monoid, part, "total")
-            self.combine(monoid, carry, total, carry, "tl.float64")
-        return carry
+            joint = self.reduce(monoid, part, "joint", wide)
+            if twofold:
+                joint += [f"tl.full([U], {NOTHING}, {wide})" for _ in twofold.state[len(joint) :]]
+            self.combine(carried, carry, joint, carry, wide)
+        return self.settled(monoid, twofold) if twofold else carry
+
+    def settled(self, monoid: Monoid, twofold: Monoid) -> list[str]:
+        """A carry with what its sums have lost."""
+        for n in monoid.state:
+            lost = f"carry_{n}{LOST}"
+            self.source(f"carry_{n} = carry_{n}.to({self.row_kind})")
+            if f"{n}{LOST}" in twofold.state:
+                # Beside an infinite sum there is NaN.
+                self.source(f"carry_{n} = carry_{n} + tl.where({lost} == {lost}, {lost}, 0.0)")
+        return self.state("carry", monoid)
 
     def repeat(self, step: Pass, again: Again) -> None:
         """Take a pass until no row of the program moves."""
@@ -214,7 +233,8 @@ class Rows(Frame):
             held |= dict(zip(step.monoid.state, state, strict=True))
         results = [f"row_{n}" for n in step.names]
         # Powers of two, and squares, may leave the range of float32: what meets them is widened.
-        widens = self.squares or (step.close and "power_of_two" in primitives_of(step.close))
+        scales = self.scales and step.close and "power_of_two" in primitives_of(step.close)
+        widens = self.squares or scales
         if step.close:
             self.call(step.close, held, results)
         else:
