@@ -73,7 +73,7 @@ def test_every_schedule_is_reached(work, length, units, expected):
 
 @pytest.mark.parametrize(
     ("item", "held", "most"),
-    [(4, 1, 32768), (4, 2, 16384), (2, 1, 16384), (2, 2, 16384), (8, 1, 16384)],
+    [(4, 1, 32768), (4, 2, 16384), (2, 1, 32768), (2, 2, 32768), (2, 4, 16384), (8, 1, 16384)],
 )
 def test_rows_that_are_looked_at_twice_are_held(item, held, most):
     assert choose_tile("fold", item, most, 4096, held=held).is_whole(most)

@@ -414,6 +414,22 @@ def test_edges_of_rows_that_are_read_less(name, schedule, monkeypatch):
     assert not wrong, "\n".join(wrong)
 
 
+STAYING = ("softmax", "softmax_backward", "std_backward", "max_backward")
+
+
+@pytest.mark.parametrize(("name", "element"), in_turn(STAYING, "f16", "bf16"))
+def test_rows_that_stay_narrow(name, element, monkeypatch):
+    """Held rows that are widened for every look have the bits of those that are widened once."""
+    cell = default(OPS[name], element).but(shape=(2, 75))
+    given, found = operands(cell, "normal"), []
+    for warps in (tiles.MOST_WARPS, 2 * tiles.MOST_WARPS):
+        tile = Tile(1, 128, warps, 128, 1)
+        monkeypatch.setattr(launch, "choose_tile", lambda *a, tile=tile, **k: tile)
+        found.append(run(cell, given)[cell.op.outputs[0]])
+    assert not wrong_with(cell, given, {cell.op.outputs[0]: found[0]})
+    assert found[0].tobytes() == found[1].tobytes()
+
+
 @pytest.mark.parametrize("element", ["f32", "bf16"])
 def test_sums_of_many_blocks_lose_nothing(element, monkeypatch):
     """Blocks whose sums are exact, carried in two floats: the result is rounded once."""

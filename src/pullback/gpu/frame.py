@@ -84,6 +84,7 @@ class Shape:
     long: bool = False  # positions along the axis may exceed what float32 counts
     backwards: bool = False  # the forward direction runs towards lower indices
     fast: bool = False  # values of a row may be computed in float32
+    stays_narrow: bool = False  # a held row stays as it is stored, and is widened for every look
     in_vectors: tuple[str, ...] = ()  # sizes and strides that are passed in vectors of 16 bytes
 
     @property
@@ -317,10 +318,19 @@ class Frame:
         """The type that elements of an operand are computed in; integers are counts."""
         return self.compute if ELEMENTS[port.dtype].is_float else self.counter
 
-    def load(self, result: str, name: str, position: str, mask: str, per_unit: bool = False):
+    def load(
+        self,
+        result: str,
+        name: str,
+        position: str,
+        mask: str,
+        per_unit: bool = False,
+        kind: str = "",
+    ):
         """A tile of a full operand or, ``per_unit``, one position for every unit, in float64.
 
         ``name`` is what formulas call it: with ``_before``, the operand one position earlier.
+        ``kind`` is the type of the result, where it is not that of the arithmetic.
 
         Triton lays a tile over threads by the alignment of what is read and written, and the order
         of a sum is that of the threads. An operand at an odd address has a twin at an even one,
@@ -338,7 +348,7 @@ class Frame:
         if per_unit:
             place, kind = f"at_{port.name} + {self.offset(port.name, position)}", "tl.float64"
         else:
-            place, kind = self.place(port, position), self.type_in_tile(port)
+            place, kind = self.place(port, position), kind or self.type_in_tile(port)
         twin = self.place(port, position, twin=True) if port.odd and not per_unit else ""
         text = self.loaded(port, place, mask, kind, twin)
         if name not in full and borders.get(back):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ..core.declare import Role
 from ..core.problem import Problem
 from ..errors import UnsupportedError
+from ..formulas.bind import primitives_of
 from ..formulas.record import (
     RowFormula,
     ScanFormula,
@@ -26,7 +27,7 @@ from .rows import folds_of, make_rows_kernel
 from .scans import make_scan_kernel
 from .singles import in_singles
 from .steps import Step, pointers_of
-from .tiles import Tile, ceil_to_power, choose_stages, choose_tile
+from .tiles import MOST_WARPS, Tile, ceil_to_power, choose_stages, choose_tile
 
 # float32 counts to here.
 _COUNTS = 2**24
@@ -81,7 +82,10 @@ def _held(problem: Problem) -> int:
     if not isinstance(formula, RowFormula):
         return 0
     looks = len(folds_of(formula)) + (formula.apply is not None)
-    return len(problem.used(Role.ELEMENT)) if looks > 1 else 0
+    operands = len(problem.used(Role.ELEMENT)) if looks > 1 else 0
+    # Beside two operands that stay narrow there are no registers for an exp, which counts as two.
+    exps = formula.apply is not None and "exp" in primitives_of(formula.apply)
+    return 2 * operands if _item(problem) == 2 and operands > 1 and exps else operands
 
 
 def _item(problem: Problem) -> int:
@@ -139,6 +143,7 @@ class Launch:
         self.shape = replace(
             bare,
             fast=fast,
+            stays_narrow=tile.warps > MOST_WARPS,
             outer=len(walk.outer),
             axis=len(walk.axis),
             across=walk.across,

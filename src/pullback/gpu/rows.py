@@ -18,7 +18,7 @@ from functools import cache
 
 from ..formulas.bind import primitives_of
 from ..formulas.record import Again, Monoid, Pass, RowFormula, names_read
-from .frame import Frame, Shape, literal, reads
+from .frame import STORED, Frame, Shape, literal, reads
 from .singles import STAYS_IN_RANGE
 from .tiles import STEPS
 from .two_floats import LOST, NOTHING, in_two_floats
@@ -119,12 +119,36 @@ class Rows(Frame):
     def fetch(self, wanted) -> None:
         """Load full operands at the present block, and what formulas ask of its positions."""
         for n in self.asked(wanted):
-            self.load(f"tile_{n}", n, "axis", "here")
+            if n in self.narrow:
+                self.load(f"stored_{n}", n, "axis", "here", kind=STORED[self.shape.element])
+                self.source(f"tile_{n} = stored_{n}.to({self.compute})")
+            else:
+                self.load(f"tile_{n}", n, "axis", "here")
             self.per_tile[n] = f"tile_{n}"
         for n, text in self.places("axis").items():
             if n in self.reads:
                 self.source(f"tile_{n} = {self.lanes(text)}")
                 self.per_tile[n] = f"tile_{n}"
+
+    @property
+    def narrow(self) -> list[str]:
+        """Operands that stay as they are stored until they are looked at again."""
+        if not (self.whole and self.shape.stays_narrow):
+            return []
+        return [n for n, p in self.shape.full.items() if p.dtype == self.shape.element]
+
+    def widen_again(self, after: str) -> None:
+        """Elements widened anew, ``after`` a value of the rows is known.
+
+        A compiler would keep what it has widened already, in twice the registers. It cannot know
+        that the length is not negative, and so not what the bits are.
+        """
+        if self.narrow:
+            self.source(f"unchanged = tl.where(length < 0, {after}, 0.0).to(tl.int16)")
+        for n in self.narrow:
+            bits = f"stored_{n}.to(tl.int16, bitcast=True) ^ {self.units('unchanged')}"
+            stored = f"({bits}).to({STORED[self.shape.element]}, bitcast=True)"
+            self.source(f"tile_{n} = {stored}.to({self.compute})")
 
     def results(self) -> list[str]:
         """Variables for what the formula gives."""
@@ -244,3 +268,5 @@ class Rows(Frame):
             self.widened |= {n} if widens else set()
             self.source(f"tile_{n} = {self.spread(r, kind)}")
             self.per_row[n], self.per_tile[n] = r, f"tile_{n}"
+        if step.monoid:
+            self.widen_again(results[-1])

@@ -75,10 +75,12 @@ _PER_THREAD = {
 }
 
 
-# Elements of a row, all its operands together, that the registers of a core hold for a second look.
-# Half floats are held as float32, beside what they are widened from.
-_HELD = {2: 2**15, 4: 2**15, 8: 2**14}
-_MOST_HELD = {2: 2**14, 4: 2**15, 8: 2**14}
+# Elements of a row, all its operands together, that the registers of a core hold for a second look,
+# and of one of them. Half floats are held as float32, beside what they are widened from, or from
+# HELD_NARROW elements on as they are, by all the threads that a program may have.
+_HELD = {2: 2**16, 4: 2**15, 8: 2**14}
+_MOST_HELD = {2: 2**15, 4: 2**15, 8: 2**14}
+HELD_NARROW = 2**15
 
 
 def choose_tile(
@@ -114,7 +116,8 @@ def choose_tile(
     whole = ceil_to_power(length)
     fits = held and whole <= min(_HELD[item] // held, _MOST_HELD[item])
     if fits and not across and whole > most and units * outer >= FEW:
-        return Tile(1, whole, MOST_WARPS, whole, 1)
+        narrow = item == 2 and whole >= HELD_NARROW
+        return Tile(1, whole, 2 * MOST_WARPS if narrow else MOST_WARPS, whole, 1)
     if across:
         # 128 bytes of a row side by side at least, where there are as many.
         span = min(ceil_to_power(units), max(128 // item, usual // whole))
