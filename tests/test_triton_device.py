@@ -56,7 +56,7 @@ class FakeStream:
 class Recorder(RowRunner):
     """A runner that notes what is current where it would launch."""
 
-    def _launch(self, views, workspace):
+    def _launch(self, views, workspace, key):
         self.seen = tuple(self.entered)
 
 
@@ -120,7 +120,7 @@ def test_twins_of_operands_at_odd_addresses():
 
 def test_programs_of_a_launch():
     """CUDA counts programs and HIP threads."""
-    from pullback.gpu.backend import most_programs
+    from pullback.gpu.starts import most_programs
 
     assert most_programs("cuda", 512) == 2**31 - 1
     assert most_programs("hip", 1024) * 1024 < 2**32

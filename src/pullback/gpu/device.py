@@ -76,6 +76,14 @@ def current_device() -> Device:
     return Device(f"cuda:{index}", f"sm_{major}{minor}", "cuda")
 
 
+def is_current(device: Device) -> bool:
+    """Whether torch's current device is this one."""
+    if device.name == "cpu":
+        return True
+    current: int = import_torch().cuda.current_device()
+    return device.name == f"cuda:{current}"
+
+
 @contextlib.contextmanager
 def on_device(name: str) -> Iterator[None]:
     """Make a device torch's current one."""

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .frame import Shape
+from .starts import TWIN
 from .tiles import WARP
-
-# What stands before the name of an operand for its twin at an even address.
-TWIN = "even "
 
 
 def pointers_of(shape: Shape) -> tuple[tuple[str, str], ...]:
