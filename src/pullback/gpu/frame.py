@@ -7,6 +7,7 @@ positions in a tile. ``row_x`` is a value of every unit, and ``tile_x`` one of a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,9 +58,17 @@ class Port:
     odd: bool = False
 
 
-def vector_of(element: str) -> int:
-    """Elements of a vector of 16 bytes."""
-    return 16 // ELEMENTS[element].itemsize
+def vectors_of(element: str, numbers: Mapping[str, int]) -> tuple[tuple[str, ...], int]:
+    """Which sizes and strides a kernel should know to be whole vectors, and of how many elements.
+
+    Triton sees for itself what is a multiple of 16, and loads vectors of a row if it knows that the
+    row ends, and the next one begins, at a whole one: the longest of up to 16 bytes that divides
+    all of them.
+    """
+    vector = math.gcd(16 // ELEMENTS[element].itemsize, *numbers.values())
+    return (
+        (tuple(n for n, value in numbers.items() if value % 16), vector) if vector > 1 else ((), 1)
+    )
 
 
 def default_dtype(operand: Operand, element: str) -> str:
@@ -85,7 +94,8 @@ class Shape:
     backwards: bool = False  # the forward direction runs towards lower indices
     fast: bool = False  # values of a row may be computed in float32
     stays_narrow: bool = False  # a held row stays as it is stored, and is widened for every look
-    in_vectors: tuple[str, ...] = ()  # sizes and strides that are passed in vectors of 16 bytes
+    in_vectors: tuple[str, ...] = ()  # sizes and strides that are passed in vectors
+    vector: int = 1  # elements of such a vector
 
     @property
     def stored(self) -> tuple[Port, ...]:
@@ -263,7 +273,7 @@ class Frame:
     def unpack_vectors(self) -> None:
         """Sizes and strides that are passed in vectors, in elements."""
         for n in self.shape.in_vectors:
-            self.source(f"{n} = {n} * {vector_of(self.shape.element)}")
+            self.source(f"{n} = {n} * {self.shape.vector}")
 
     def name_constants(self) -> None:
         """Parameters of the problem, for rows and for tiles."""

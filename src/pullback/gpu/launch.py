@@ -21,7 +21,7 @@ from ..formulas.record import (
     repeats,
 )
 from ..memory.view import DTYPES
-from .frame import Port, Shape, shape_of, vector_of
+from .frame import Port, Shape, shape_of, vectors_of
 from .layout import Walk, choose_walk
 from .rows import folds_of, make_rows_kernel
 from .scans import make_scan_kernel
@@ -151,14 +151,15 @@ class Launch:
             long="index" in names_read(formula) and walk.length > _COUNTS,
             backwards=isinstance(formula, ScanFormula) and problem.reverse,
         )
-        self.shape = replace(self.shape, in_vectors=_in_vectors(walk, self.shape))
+        names, vector = _in_vectors(walk, self.shape)
+        self.shape = replace(self.shape, in_vectors=names, vector=vector)
         self.workspace = _workspace(formula, tile, walk.length, walk.rows, fast)
         self._problem, self._outer, self._in_place = problem, outer, in_place
         self.steps = self._scan_steps() if isinstance(formula, ScanFormula) else self._row_steps()
 
     def _number(self, name: str, value: int) -> int:
         """A size or stride as it is passed."""
-        return value // vector_of(self.shape.element) if name in self.shape.in_vectors else value
+        return value // self.shape.vector if name in self.shape.in_vectors else value
 
     def _row_steps(self) -> list[Step]:
         formula, tile, walk = self.formula, self.tile, self.walk
@@ -236,20 +237,14 @@ def _strides(walk: Walk, operands: tuple[Port, ...]) -> list[tuple[str, int]]:
     return found
 
 
-def _in_vectors(walk: Walk, shape: Shape) -> tuple[str, ...]:
-    """Sizes and strides that a kernel should know to be whole vectors.
-
-    Triton sees for itself what is a multiple of 16, and loads vectors of a row if it knows that the
-    row ends, and the next one begins, at a whole one. None unless that holds of all of them.
-    """
-    count = vector_of(shape.element)
-    lanes = ("units", walk.units) if walk.across else ("length", walk.length)
-    numbers = [lanes, *((n, s) for n, s in _strides(walk, shape.operands) if s not in (0, 1))]
+def _in_vectors(walk: Walk, shape: Shape) -> tuple[tuple[str, ...], int]:
+    """Sizes and strides that are passed in vectors, and how long those are."""
+    lanes = {"units": walk.units} if walk.across else {"length": walk.length}
+    strides = _strides(walk, shape.operands)
     full = [n for p in shape.operands if p.full for n in (f"{p.name}_u", f"{p.name}_a0")]
-    packed = any(s == 1 and n in full for n, s in _strides(walk, shape.operands))
-    if not packed or any(value % count for _, value in numbers):
-        return ()
-    return tuple(n for n, value in numbers if value % 16)
+    if not any(s == 1 and n in full for n, s in strides):
+        return (), 1
+    return vectors_of(shape.element, lanes | {n: s for n, s in strides if s not in (0, 1)})
 
 
 def _along(problem: Problem, port: Port, strides: tuple[int, ...]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from ..core.declare import Role
 from ..core.problem import Problem, folded_by_segments
 from ..formulas.record import RowFormula, asks_of_rows, names_read
 from ..memory.view import DTYPES
-from .frame import Shape, shape_of, vector_of
+from .frame import Shape, shape_of, vectors_of
 from .rows import folds_of
 from .segment_rows import make_each_kernel, make_runs_kernel
 from .steps import Step, pointers_of
@@ -162,25 +162,22 @@ class SegmentLaunch:
             wide=True,
             long="index" in names_read(record_of(problem)) and problem.num_inputs > 2**24,
         )
-        self._shape = replace(self._shape, in_vectors=self._in_vectors())
+        names, vector = self._in_vectors()
+        self._shape = replace(self._shape, in_vectors=names, vector=vector)
         self._by = problem.cut_by.name
         self._ids = self._dtypes.get(self._by, "i64")
         self.steps = self._run_steps() if has_runs(problem) else [self._each_step()]
 
-    def _in_vectors(self) -> tuple[str, ...]:
-        """Sizes and strides that a kernel should know to be whole vectors of 16 bytes."""
-        count = vector_of(self._problem.element)
-        columns = self._problem.embedding_dim
-        packed = all(self._strides[p.name][1] == 1 for p in self._shape.operands)
+    def _in_vectors(self) -> tuple[tuple[str, ...], int]:
+        """Sizes and strides that are passed in vectors, and how long those are."""
+        if any(self._strides[p.name][1] != 1 for p in self._shape.operands):
+            return (), 1
         rows = {f"{p.name}_r": self._strides[p.name][0] for p in self._shape.operands}
-        numbers = {"units": columns, **rows}
-        if not packed or any(n % count for n in numbers.values()):
-            return ()
-        return tuple(name for name, n in numbers.items() if n % 16)
+        return vectors_of(self._problem.element, {"units": self._problem.embedding_dim, **rows})
 
     def _number(self, name: str, value: int) -> int:
         """A size or stride as it is passed."""
-        return value // vector_of(self._shape.element) if name in self._shape.in_vectors else value
+        return value // self._shape.vector if name in self._shape.in_vectors else value
 
     def _numbers(self, shape: Shape) -> tuple[int | float, ...]:
         """Strides of the operands, then parameters of the problem."""
