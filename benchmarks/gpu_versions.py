@@ -26,6 +26,7 @@ SAMPLE = (
     ("logcumsumexp", "f16"),
     ("softmax_backward", "bf16"),
     ("segment_sum", "f32"),
+    ("std", "bf16"),
 )
 
 

@@ -393,7 +393,9 @@ def test_schedules(name, schedule, monkeypatch):
 
 # Those with a record for rows that are not held, and one of those without.
 ONLINE = ["sum"]
-ONLINE += [n for n in UNCUT if getattr(in_singles(OPS[n].record(element="f32")), "online", None)]
+ONLINE += [
+    n for n in UNCUT if getattr(in_singles(OPS[n].record(element="f32"), "f32"), "online", None)
+]
 
 
 @pytest.mark.parametrize(("name", "schedule"), in_turn(ONLINE, *list(SCHEDULES)[1:3]))

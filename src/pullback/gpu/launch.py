@@ -40,13 +40,15 @@ def work_of(formula) -> str:
     return "pointwise" if is_pointwise(formula) else "fold"
 
 
-def record_for(formula, tile: Tile, length: int, fast: bool):
+def record_for(problem: Problem, tile: Tile, length: int):
     """The record that a launch computes.
 
     Of a row that is read again, one that reads it less; of float32 where that is to be fast, one
     that stays within its range.
     """
-    formula = in_singles(formula) if fast else formula
+    formula = problem.formula
+    if is_fast(problem):
+        formula = in_singles(formula, problem.element)
     if isinstance(formula, RowFormula) and formula.online and not tile.is_whole(length):
         return formula.online
     return formula
@@ -67,8 +69,8 @@ def _states(formula) -> tuple[int, int]:
     return sum(len(formula.passes[k].monoid.state) for k in folds_of(formula)), 0
 
 
-def _workspace(formula, tile: Tile, length: int, rows: int, fast: bool) -> int:
-    formula = record_for(formula, tile, length, fast)
+def _workspace(problem: Problem, tile: Tile, length: int, rows: int) -> int:
+    formula = record_for(problem, tile, length)
     per_chunk, per_block = _states(formula)
     if tile.is_whole(length) or not (tile.is_split or per_block):
         return 0
@@ -99,7 +101,7 @@ def workspace_bound(problem: Problem) -> int:
     work = work_of(formula)
     if work == "pointwise" or repeats(formula) or not n or not problem.numel:
         return 0
-    item, rows, held, fast = _item(problem), problem.numel // n, _held(problem), is_fast(problem)
+    item, rows, held = _item(problem), problem.numel // n, _held(problem)
     # A tile spans dimensions that lie as one in memory: any of them may.
     spanned = {1}
     for d, size in enumerate(problem.shape):
@@ -110,7 +112,7 @@ def workspace_bound(problem: Problem) -> int:
         for units in spanned
         for across in (False, True)
     )
-    return max(_workspace(formula, tile, n, rows, fast) for tile in tiles)
+    return max(_workspace(problem, tile, n, rows) for tile in tiles)
 
 
 class Launch:
@@ -138,11 +140,10 @@ class Launch:
         if repeats(formula) or (in_place and _meets_other_chunks(formula)):
             tile = replace(tile, chunk=tile.chunk * tile.chunks, chunks=1)
         self.walk, self.tile = walk, tile
-        fast = is_fast(problem)
-        self.formula = record_for(formula, tile, walk.length, fast)
+        self.formula = record_for(problem, tile, walk.length)
         self.shape = replace(
             bare,
-            fast=fast,
+            fast=is_fast(problem),
             stays_narrow=tile.warps > MOST_WARPS,
             outer=len(walk.outer),
             axis=len(walk.axis),
@@ -153,7 +154,7 @@ class Launch:
         )
         names, vector = _in_vectors(walk, self.shape)
         self.shape = replace(self.shape, in_vectors=names, vector=vector)
-        self.workspace = _workspace(formula, tile, walk.length, walk.rows, fast)
+        self.workspace = _workspace(problem, tile, walk.length, walk.rows)
         self._problem, self._outer, self._in_place = problem, outer, in_place
         self.steps = self._scan_steps() if isinstance(formula, ScanFormula) else self._row_steps()
 

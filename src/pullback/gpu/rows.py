@@ -19,7 +19,7 @@ from functools import cache
 from ..formulas.bind import primitives_of
 from ..formulas.record import Again, Monoid, Pass, RowFormula, names_read
 from .frame import STORED, Frame, Shape, literal, reads
-from .singles import STAYS_IN_RANGE
+from .singles import stays_in_range
 from .tiles import STEPS
 from .two_floats import LOST, NOTHING, in_two_floats
 
@@ -47,7 +47,7 @@ class Rows(Frame):
         super().__init__(formula, shape, extra)
         self.phase, self.whole, self.reads = phase, whole, names_read(formula)
         closes = [primitives_of(step.close) for step in formula.passes if step.close]
-        in_range = shape.fast and formula in STAYS_IN_RANGE
+        in_range = shape.fast and stays_in_range(formula, shape.element)
         self.scales = not in_range and any("power_of_two" in names for names in closes)
         # A square root brings back what its square would lose, unless the formula has scaled it.
         self.squares = (

@@ -23,12 +23,14 @@ from ..formulas.record import Monoid, Pass, RowFormula
 from ..formulas.reduce import (
     NORM2,
     NORM2_BACKWARD,
+    SCALED_DEVIATIONS,
     STD,
     STD_BACKWARD,
     freedom,
     magnitude,
     mean_of,
     root,
+    scaled_deviation,
     scaled_square,
     sums_and_peak,
     two_sums,
@@ -120,25 +122,22 @@ def scaled_mean(total, low, peak, extent):
     return e, scale, where(absolute(total) < INF, total * scale, beyond) / extent
 
 
+PEAK_AND_SUMS = Pass(
+    Monoid(value_smaller_and_size, sums_and_peak, (0.0,) * 3, ("total", "low", "peak")),
+    scaled_mean,
+    ("peak_e", "peak_scale", "mean"),
+)
+SCALED_MEAN = Pass(Monoid(times_peak_scale, add, (0.0,), ("total",)), mean_of, ("mean",))
 DEVIATIONS = Pass(Monoid(scaled_deviation_and_square, two_sums, (0.0, 0.0), ("shift", "total")))
 STD_IN_SINGLES = RowFormula(
-    (
-        PEAK_SCALE,
-        Pass(Monoid(times_peak_scale, add, (0.0,), ("total",)), mean_of, ("mean",)),
-        DEVIATIONS,
-    ),
+    (PEAK_SCALE, SCALED_MEAN, DEVIATIONS),
     finish=root_about_mean,
-    online=RowFormula(
-        (
-            Pass(
-                Monoid(value_smaller_and_size, sums_and_peak, (0.0,) * 3, ("total", "low", "peak")),
-                scaled_mean,
-                ("peak_e", "peak_scale", "mean"),
-            ),
-            DEVIATIONS,
-        ),
-        finish=root_about_mean,
-    ),
+    online=RowFormula((PEAK_AND_SUMS, DEVIATIONS), finish=root_about_mean),
+)
+STD_OF_FEW_DIGITS = RowFormula(
+    (PEAK_SCALE, SCALED_MEAN, SCALED_DEVIATIONS),
+    finish=scaled_deviation,
+    online=RowFormula((PEAK_AND_SUMS, SCALED_DEVIATIONS), finish=scaled_deviation),
 )
 
 
@@ -200,15 +199,33 @@ STD_BACKWARD_IN_SINGLES = RowFormula(
 
 # By the records that they stand in for, as elements narrower than float64 have them.
 _IN_SINGLES = {
-    NORM2: NORM2_IN_SINGLES,
-    NORM2_BACKWARD: NORM2_BACKWARD_IN_SINGLES,
-    STD.narrow: STD_IN_SINGLES,
-    STD_BACKWARD.narrow: STD_BACKWARD_IN_SINGLES,
+    "f32": {
+        NORM2: NORM2_IN_SINGLES,
+        NORM2_BACKWARD: NORM2_BACKWARD_IN_SINGLES,
+        STD.narrow: STD_IN_SINGLES,
+        STD_BACKWARD.narrow: STD_BACKWARD_IN_SINGLES,
+    },
+    # The squares of float16 are within the range of float32, and quotients are.
+    "f16": {
+        NORM2: NORM2.in_doubles,
+        NORM2_BACKWARD: NORM2_BACKWARD.in_doubles,
+        STD.narrow: STD.narrow,
+        STD_BACKWARD.narrow: STD_BACKWARD.narrow.in_doubles,
+    },
 }
-_ONLINE = (made.online for made in _IN_SINGLES.values() if made.online)
-STAYS_IN_RANGE = frozenset((*_IN_SINGLES.values(), *_ONLINE))
+# Numbers of eight digits are not that much closer to each other than to zero.
+_IN_SINGLES["bf16"] = {**_IN_SINGLES["f32"], STD.narrow: STD_OF_FEW_DIGITS}
+_IN_RANGE = {
+    element: {*made.values(), *(m.online for m in made.values() if m.online)}
+    for element, made in _IN_SINGLES.items()
+}
 
 
-def in_singles(formula):
-    """The record that stays within float32, if a formula has one."""
-    return _IN_SINGLES.get(formula, formula)
+def in_singles(formula, element: str):
+    """The record that stays within float32 for an element type, if a formula has one."""
+    return _IN_SINGLES.get(element, {}).get(formula, formula)
+
+
+def stays_in_range(formula, element: str) -> bool:
+    """Whether a record is one of those."""
+    return formula in _IN_RANGE.get(element, ())
