@@ -41,6 +41,7 @@ from pullback.gpu.singles import in_singles
 from pullback.gpu.tiles import Tile
 from pullback.tools.case import Case
 from pullback.tools.choices import chosen
+from triton_bounds import bounds, depth, depth_in_interpreter, wrong_with
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -62,33 +63,7 @@ TORCH = {
     "f16": torch.float16,
     "bf16": torch.bfloat16,
 }
-# Half the rounding unit of the compute type.
-UNIT = {"f32": 2.0**-24, "f16": 2.0**-24, "bf16": 2.0**-24, "f64": 2.0**-53}
-
-
-def depth(extent: int) -> int:
-    """Roundings on the longest path of a fold: lanes by themselves, a tree, carries, the last.
-
-    A thread of a GPU adds its part of a tile, 64 elements at most, one after the other.
-    """
-    serial = 0 if INTERPRETED else 64
-    return tiles.STEPS + serial + max(1, extent).bit_length() + 2
-
-
-roundings.tree_depth = roundings.scan_depth = depth
-
-
-def bounds(cell: Case, argument: float = 0.0, element: str = "") -> tuple[float, float]:
-    """``(ulps, relative)``: see ``tolerance``; sums are rounded to the compute type here.
-
-    Two roundings more than on the CPU: exp is good to 2 ulps, and so is a float32 quotient.
-    """
-    ulps = 2.0
-    if cell.element in tolerance.PRECISION:
-        ulps = 0.5 + 2.0 * 2.0 ** -(24 - tolerance.PRECISION[cell.element])
-    return ulps, (roundings.roundings(cell, argument) + 4) * UNIT[cell.element]
-
-
+roundings.tree_depth = roundings.scan_depth = depth_in_interpreter if INTERPRETED else depth
 tolerance.bounds = bounds
 
 
@@ -158,14 +133,6 @@ def places(op: pb.Op, element: str, n: int) -> Iterator[tuple[tuple[int, ...], A
 def works_on_rows(op: pb.Op) -> bool:
     """Whether elements of a row depend on each other."""
     return launch.work_of(op.record()) != "pointwise"
-
-
-def wrong_with(cell: Case, given, results) -> list[str]:
-    exact, argument = cell.exact(given), tolerance.exp_argument(cell, given)
-    if "x" in given and "y" not in given:
-        argument *= 2  # what x is compared with is another x
-    found = (tolerance.failure(cell, n, r, exact[n], argument) for n, r in results.items())
-    return [w for w in found if w]
 
 
 @triton.jit

@@ -1,0 +1,93 @@
+"""Folds and scans as they are compiled, run instruction by instruction (``ptx.py``).
+
+In Triton's interpreter scans and folds are stand-ins; here the compiler's own lowering of them to
+shuffles, shared memory and barriers is run for real.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import ptx
+import roundings
+import tolerance
+import triton_bounds
+from cell_data import operands
+from cells import OPS
+from grid import default
+from triton_cells import launch
+
+pytest.importorskip("triton")
+
+from pullback.gpu import launch as gpu_launch
+from pullback.gpu.offline import TARGETS, compile_step
+from pullback.gpu.tiles import Tile
+
+# Tiles as they are chosen, or made small so that rows have many blocks or several programs.
+BLOCKS, CHUNKS = Tile(1, 1024, 4, 1 << 20, 1), Tile(1, 512, 2, 1024, 3)
+CELLS = [
+    ("cumsum", "f32", (3, 1000), -1, None),
+    ("cumsum", "bf16", (2, 3000), -1, None),
+    ("cumsum", "f32", (2, 5000), -1, None),
+    ("cumsum", "f32", (300, 40), 0, None),
+    ("cumsum_backward", "f32", (1, 2500), -1, CHUNKS),
+    ("cumprod", "f32", (2, 700), -1, None),
+    ("cumprod_backward", "f32", (2, 300), -1, None),
+    ("cumprod_backward", "f32", (1, 2500), -1, BLOCKS),
+    ("cummax_backward", "f32", (2, 1000), -1, None),
+    ("logcumsumexp", "f32", (2, 1000), -1, None),
+    ("linear_recurrence", "f32", (2, 1000), -1, None),
+    ("sum", "f32", (2, 9000), -1, None),
+    ("std", "f32", (2, 1000), -1, None),
+    ("softmax_backward", "f32", (3, 1000), -1, None),
+    ("softmax_backward", "f32", (1, 2500), -1, CHUNKS),
+]
+
+
+def run_compiled(cell, given, change=None) -> dict[str, np.ndarray]:
+    """Results of the compiled kernels of a cell, whose text may be changed, in arrays of NaN."""
+    made = launch(cell.problem)
+    arrays = {n: np.array(a, order="C") for n, a in given.items()}
+    outputs = {
+        o.name: np.full(cell.shape_of(o.name), np.nan, cell.dtype_of(o.name))
+        for o in cell.problem.writes
+    }
+    room = {"workspace": np.full(made.workspace // 8, np.nan)} if made.workspace else {}
+    for step in made.steps:
+        text = compile_step(step, TARGETS["sm_80"]).assembly
+        ptx.run(step, change(text) if change else text, arrays | outputs | room)
+    return {n: outputs[n] for n in cell.outputs}
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """What results may lose there."""
+    for what in ("tree_depth", "scan_depth"):
+        monkeypatch.setattr(roundings, what, triton_bounds.depth)
+    monkeypatch.setattr(tolerance, "bounds", triton_bounds.bounds)
+
+
+@pytest.mark.parametrize(("name", "element", "shape", "axis", "tile"), CELLS)
+def test_compiled_scans_and_folds(name, element, shape, axis, tile, on_gpu, monkeypatch):
+    if tile:
+        monkeypatch.setattr(gpu_launch, "choose_tile", lambda *a, **k: tile)
+    cell = default(OPS[name], element).but(shape=shape, axis=axis)
+    given = operands(cell, "normal")
+    wrong = triton_bounds.wrong_with(cell, given, run_compiled(cell, given))
+    assert not wrong, wrong[0]
+
+
+def test_faults_in_compiled_text_are_noticed(on_gpu):
+    """A shuffle by another distance, and each barrier that is left out."""
+    cell = default(OPS["cumsum"], "f32").but(shape=(1, 1000), axis=-1)
+    given = operands(cell, "normal")
+    shuffle = re.compile(r"(shfl\.sync\.up\.b32 \t%r\d+, %r\d+), 4,")
+    found = run_compiled(cell, given, lambda text: shuffle.sub(r"\1, 5,", text))
+    assert triton_bounds.wrong_with(cell, given, found)
+    with pytest.raises(AssertionError, match="without a barrier"):
+        run_compiled(cell, given, lambda text: text.replace("bar.sync", "// bar.sync"))
+    with pytest.raises(AssertionError, match="outside of what was given"):
+        run_compiled(cell, given, lambda text: text.replace(", 2048;", ", 4096;"))
