@@ -105,7 +105,7 @@ def test_extremes_of_columns(name):
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_running_products_of_factors_moderate_or_not(exclusive):
     rng = np.random.default_rng(8)
-    x = rng.standard_normal((7, 1100))
+    x = rng.standard_normal((8, 1100))
     x[1] = 1 + 0.01 * x[1]
     x[2] = np.copysign(2.0 ** rng.choice([-40, 40], 1100), x[2])
     x[3] *= np.where(np.arange(1100) // 200 % 2, 2.0**9, 2.0**-9)
@@ -113,6 +113,7 @@ def test_running_products_of_factors_moderate_or_not(exclusive):
     x[4, 5::41] *= 2.0**-90
     x[5, 600], x[5, 900] = -0.0, np.inf
     x[6, 500], x[6, 900] = np.inf, np.nan
+    x[7] = np.where(np.arange(1100) // 16 % 2, 2.0**-100, 2.0**100)
     x = x.astype("f4")
     found = pb.cumprod(x, -1, exclusive=exclusive)
     down = pb.cumprod(np.ascontiguousarray(x.T), 0, exclusive=exclusive)
