@@ -25,11 +25,8 @@ EVERY = [
 ]
 
 # What a loop nest does with memory depends neither on the formula nor, but for reading and writing,
-# on the element type: each op shows it in float32 and in one type more, by turns, and one op of
-# each loop nest (``MIXED``) in all.
-OTHERS = [element for element in ELEMENTS if element != "f32"]
+# on the element type: each op shows it in float32, and one op of each loop nest (``MIXED``) in all.
 EVERY_NAME = set(OPS)
-TURNS = {(name, e) for k, name in enumerate(OPS) for e in ("f32", OTHERS[k % len(OTHERS)])}
 
 # Lanes along the axis, lanes across columns, and (for reductions) axes that do not merge.
 ROWS, COLUMNS, BENT = (5, 21), (13, 11), (4, 3, 5)

@@ -149,7 +149,7 @@ def test_columns_narrower_than_a_page_are_copied(
     np.save(tmp_path / "dy.npy", dy)
     np.save(tmp_path / "y.npy", np.asfortranarray(y))
     said = run(op, "--dy", tmp_path / "dy.npy", "--y", tmp_path / "y.npy", "--axis", axis,
-               "--memory", "2GB", "--out", tmp_path / "dx.npy")  # fmt: skip
+               "--memory", "8GB", "--out", tmp_path / "dx.npy")  # fmt: skip
     assert int(re.search(r"(\d+) blocks", said)[1]) > 20
     assert same(np.load(tmp_path / "dx.npy"), getattr(pb, op)(dy, y=y, axis=axis))
 
@@ -175,7 +175,7 @@ class TestLongRows:
             text = ",".join(map(str, value)) if isinstance(value, tuple) else value
             told += [f"--{name}"] if value is True else [f"--{name}", text]
         (out,) = case.outputs
-        said = run(op, *told, "--memory", "2GB", "--out", folder / "out.npy")
+        said = run(op, *told, "--memory", "8GB", "--out", folder / "out.npy")
         assert int(re.search(r"(\d+) block", said)[1]) <= max(1, shape[0])
         found = np.load(folder / "out.npy")
         wanted = case.results(operands)[out]
@@ -229,7 +229,7 @@ class TestSegmentBlocks:
             ids[::2] = 17
         rows = self.files(tmp_path, dtype, ids)
         said = run("segment_sum", "--input", tmp_path / "rows.npy", "--ids", tmp_path / "ids.npy",
-                   "--num-segments", 60, "--out-of-range", "drop", "--memory", "2GB", "--out",
+                   "--num-segments", 60, "--out-of-range", "drop", "--memory", "8GB", "--out",
                    tmp_path / "sums.npy")  # fmt: skip
         assert int(re.search(r"(\d+) blocks", said)[1]) > 3
         wanted = pb.segment_sum(rows, ids, 60, out_of_range="drop")
@@ -263,7 +263,7 @@ class TestSegmentBlocks:
         ids = RNG.integers(-2, 920, 700)
         table = self.files(tmp_path, np.float32, ids)
         said = run("segment_sum_backward", "--d-output", tmp_path / "rows.npy", "--ids",
-                   tmp_path / "ids.npy", "--out-of-range", "drop", "--memory", "2GB", "--out",
+                   tmp_path / "ids.npy", "--out-of-range", "drop", "--memory", "8GB", "--out",
                    tmp_path / "dx.npy")  # fmt: skip
         assert int(re.search(r"(\d+) blocks", said)[1]) > 3
         wanted = pb.segment_sum_backward(table, ids, out_of_range="drop")

@@ -43,7 +43,7 @@ def check(folder: Path, name: str, tail: tuple[int, ...], order: str = "C", **ho
         if n not in ("given", "is_sorted"):
             told += [f"--{n}", value]
     (out,) = case.outputs
-    said = run(name, *told, "--memory", "2GB", "--out", folder / "out.npy")
+    said = run(name, *told, "--memory", "8GB", "--out", folder / "out.npy")
     wanted = case.results(operands)[out]
     assert same(np.load(folder / "out.npy").reshape(wanted.shape), wanted)
     return int(re.search(r"(\d+) block", said)[1])
@@ -80,6 +80,6 @@ def test_states_that_do_not_fit_are_refused(
     np.save(tmp_path / "x.npy", np.ones((60, 9), np.float32))
     np.save(tmp_path / "ids.npy", np.zeros(60, np.int64))
     told = refused(tmp_path, "segment_softmax", "--input", tmp_path / "x.npy", "--ids",
-                   tmp_path / "ids.npy", "--num-segments", 9, "--memory", "2GB",
+                   tmp_path / "ids.npy", "--num-segments", 9, "--memory", "8GB",
                    "--out", tmp_path / "y.npy")  # fmt: skip
     assert "needs the states of all segments" in told

@@ -45,6 +45,21 @@ def test_a_target_that_is_no_class_is_refused():
     assert np.isnan(out).all(), "nothing was written"
 
 
+def test_a_call_made_again_looks_at_its_targets():
+    targets = np.where(TARGET < 0, 2, TARGET)
+    for target, how in ((targets, {}), (TARGET, {"ignore_index": -100})):
+        first = pb.cross_entropy(LOGITS, target, **how)
+        again = pb.cross_entropy(LOGITS, target, **how)
+        assert [a.tobytes() for a in first] == [a.tobytes() for a in again]
+        out = np.full(6, np.nan, np.float32), np.full(6, np.nan)
+        for wrong in (9, -1, -101, 2**40):
+            bad = target.copy()
+            bad[2] = wrong
+            with pytest.raises(pb.InvalidProblemError, match=rf"^target: .*got {wrong}$"):
+                pb.cross_entropy(LOGITS, bad, **how, out=out)
+        assert np.isnan(out).all(), "nothing was written"
+
+
 def test_parameters_are_what_they_say():
     with pytest.raises(pb.InvalidProblemError, match=r"^label_smoothing: .*from 0 to 1, got 1.5"):
         pb.cross_entropy(LOGITS, TARGET, ignore_index=-100, label_smoothing=1.5)

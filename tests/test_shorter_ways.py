@@ -1,7 +1,8 @@
 """Shorter ways through packed rows give the bits of the long one, which strided rows take.
 
 softmax keeps the exp of its sum for its result, an extreme is looked for in any order, a product is
-held within range after every fourth factor. Each has a case that it must leave to the long way.
+held within range after every fourth factor, a running one once for sixteen moderate factors. Each
+has a case that it must leave to the long way.
 """
 
 from __future__ import annotations
@@ -84,6 +85,39 @@ def test_products_that_would_leave_the_range(extent):
     with np.errstate(over="ignore", under="ignore"):
         exact = np.ldexp(np.array(want, "g"), powers).astype("f4")
     np.testing.assert_allclose(found[:3], exact, rtol=2e-7)
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extremes_of_columns(name):
+    function = getattr(pb, name)
+    # Rows behind whole eights, columns behind whole sixteens.
+    x = np.random.default_rng(3).standard_normal((75, 40)).astype("f4")
+    zeros = -np.abs(x)
+    zeros[3:20:5], zeros[41::7] = 0.0, -0.0
+    turned = zeros[::-1].copy()
+    nan = x.copy()
+    nan[30, 7], nan[74, 20] = np.nan, np.nan
+    for data in (x, zeros, turned, nan):
+        for signed in (data, -data):
+            assert_same_bits(function(signed, 0), function(strided(signed), 0))
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_running_products_of_factors_moderate_or_not(exclusive):
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((8, 1100))
+    x[1] = 1 + 0.01 * x[1]
+    x[2] = np.copysign(2.0 ** rng.choice([-40, 40], 1100), x[2])
+    x[3] *= np.where(np.arange(1100) // 200 % 2, 2.0**9, 2.0**-9)
+    x[4, ::37] *= 2.0**60
+    x[4, 5::41] *= 2.0**-90
+    x[5, 600], x[5, 900] = -0.0, np.inf
+    x[6, 500], x[6, 900] = np.inf, np.nan
+    x[7] = np.where(np.arange(1100) // 16 % 2, 2.0**-100, 2.0**100)
+    x = x.astype("f4")
+    found = pb.cumprod(x, -1, exclusive=exclusive)
+    down = pb.cumprod(np.ascontiguousarray(x.T), 0, exclusive=exclusive)
+    assert_same_bits(found, np.ascontiguousarray(down.T))
 
 
 def test_a_call_made_again_takes_rows_in_either_shape():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from llvmlite import ir
 from numba import types
@@ -41,6 +42,11 @@ def _is_itself(lift: Callable) -> bool:
     return len(parameters(lift)) == 1 and lift.__code__.co_code == value.__code__.co_code
 
 
+def better_of(builder, a, b, sign: str):
+    """Of two numbers the one that the comparison is for; the second, where one is NaN."""
+    return builder.select(builder.fcmp_ordered(sign, a, b), a, b)
+
+
 def extreme_of(monoid: Monoid, operands: Operands):
     """``begin()``, ``step(state, seen, addresses, index)`` and ``end(state, seen)``.
 
@@ -52,8 +58,7 @@ def extreme_of(monoid: Monoid, operands: Operands):
     # Numba sees sixteen float32 as eight float64 of the same bits.
     edge = operands.edges[0]
 
-    def better(builder, a, b):
-        return builder.select(builder.fcmp_ordered(sign, a, b), a, b)
+    better = partial(better_of, sign=sign)
 
     @intrinsic
     def begin(context):

@@ -35,10 +35,10 @@ class _Range:
 
     @property
     def width(self) -> int:
-        return _bits(self.high) - _bits(self.low)
+        return bits_of(self.high) - bits_of(self.low)
 
 
-def _bits(size: float) -> int:
+def bits_of(size: float) -> int:
     """The bits of a magnitude, which are in the order of the magnitudes, NaN above inf."""
     return struct.unpack("<q", struct.pack("<d", size))[0]
 
@@ -74,7 +74,7 @@ def _look(what: int, position: int, moderate: _Range):
 
     def further(builder, value, before):
         size = builder.and_(builder.bitcast(value, _BITS), _filled(2**63 - 1))
-        above = builder.sub(size, _filled(_bits(moderate.low)))
+        above = builder.sub(size, _filled(bits_of(moderate.low)))
         after = builder.select(builder.icmp_unsigned(">", above, before), above, before)
         if moderate.low > 0.0:
             counts = builder.icmp_signed("!=", size, _filled(0))

@@ -15,7 +15,9 @@ from __future__ import annotations
 from ...formulas.record import RowFormula, parameters
 from ..codegen.bind import per_row
 from ..codegen.block import is_streamed, least, word
+from ..codegen.column_extremes import ANY_NAN, extremes_of_rows, has_zero
 from ..codegen.elementary import primitives_for
+from ..codegen.extremes import is_extreme
 from ..codegen.jit import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.neighbours import fetch_across, neighbours_of
@@ -32,6 +34,9 @@ PAGE = 4096
 # Rows folded at a time, over all operands, so that an accumulator is loaded and stored once for
 # several rows of its lane. A lane's rows are walked side by side: twice as many took a fifth more.
 STREAMS = 32
+# Bytes of a tile up to which rows below need not be asked for: they are near, and asking took a
+# quarter more of a sum of 64x1024 float32.
+NEAR = 1 << 20
 
 
 def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, known_size: int):
@@ -64,6 +69,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     apart = LANES * PITCH
     rows = max(LANES, STREAMS // max(1, len(operands.full)) // LANES * LANES)
     brief, stride = fold.brief, (fold.briefly + 1) * LANES
+    item = sum(operands.edges[o].item for o in operands.full_at)
 
     @inner
     def fold_lanes(lanes_box, c, count):
@@ -77,16 +83,17 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         return read(at, apart)
 
     @inlined
-    def fold_row(tile, c, count, i, row, known, state):
+    def fold_row(tile, c, count, i, row, known, state, asks):
         p, const, addresses, strides, steps, left, _ = tile
         full = fetch(p, places(addresses, strides, i), strides, steps, left + c, count, i)
-        prefetch(places(addresses, strides, i + rows), left + c)
+        if asks:
+            prefetch(places(addresses, strides, i + rows), left + c)
         if counts is None or counts(counting(i, 0), const, full, row, known):
             state = combine(state, lift(counting(i, 0), const, full, row, known))
         return state
 
-    @inner
-    def fold_lane(tile, c, count, first, stop, lane_box):
+    @inlined
+    def fold_some(tile, c, count, first, stop, lane_box, asks):
         """Every eighth row of [first, stop) into one accumulator."""
         p, const, addresses, strides, steps, left, (row_box, known_box, _, _, _) = tile
         row = read_row(row_box + 8 * c, PITCH)
@@ -99,13 +106,26 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
                 for k in range(i, i + stride - LANES, LANES):
                     at = places(addresses, strides, k)
                     full = fetch(p, at, strides, steps, left + c, count, k)
-                    prefetch(places(addresses, strides, k + rows), left + c)
                     state = brief(state, lift(counting(k, 0), const, full, row, known))
-                state = fold_row(tile, c, count, i + stride - LANES, row, known, state)
+                state = fold_row(tile, c, count, i + stride - LANES, row, known, state, asks)
             first = most
         for i in range(first, stop, LANES):
-            state = fold_row(tile, c, count, i, row, known, state)
+            state = fold_row(tile, c, count, i, row, known, state, asks)
         write(lane_box + 8 * c, apart, state)
+
+    @inner
+    def fold_lane(tile, c, count, first, stop, lane_box):
+        fold_some(tile, c, count, first, stop, lane_box, False)
+
+    @inner
+    def fold_columns(tile, begin, end, first, stop, lane_box, asks):
+        """The same of many columns."""
+        if brief is None and asks:
+            for c in range(begin, end, LANES):
+                fold_some(tile, c, LANES, first, stop, lane_box, True)
+        else:
+            for c in range(begin, end, LANES):
+                fold_some(tile, c, LANES, first, stop, lane_box, False)
 
     @inner
     def fold_pair(tile, c, first, stop, lane_box):
@@ -134,21 +154,50 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
                 i += LANES
 
     @inner
-    def fold_rows(tile, width, first, stop):
+    def fold_rows(tile, begin, width, first, stop, asks):
+        """Rows of the columns from ``begin`` on, in order."""
         lanes_box = tile[6][2]
-        whole, begin = width // LANES * LANES, 0
+        whole = width // LANES * LANES
         if lift_pair is not None:
             begin = width // (2 * LANES) * (2 * LANES)
             for lane in range(least(LANES, stop - first)):
                 for start in range(0, begin, 2 * LANES):
                     fold_pair(tile, start, first + lane, stop, lanes_box + lane * PITCH)
         for lane in range(least(LANES, stop - first)):
-            for c in range(begin, whole, LANES):
-                fold_lane(tile, c, LANES, first + lane, stop, lanes_box + lane * PITCH)
+            fold_columns(tile, begin, whole, first + lane, stop, lanes_box + lane * PITCH, asks)
         if whole < width:
             for lane in range(least(LANES, stop - first)):
                 lane_box = lanes_box + lane * PITCH
                 fold_lane(tile, whole, width - whole, first + lane, stop, lane_box)
+
+    @inner
+    def forget_lanes(tile, width, lanes):
+        lanes_box = tile[6][2]
+        for lane in range(lanes):
+            for c in range(0, width, LANES):
+                write(lanes_box + lane * PITCH + 8 * c, apart, identity())
+
+    @inner
+    def fold_in_order(tile, width, start, stop, asks):
+        for first in range(start, stop, rows):
+            fold_rows(tile, FIRST, width, first, least(first + rows, stop), asks)
+
+    fold_block = fold_in_order
+    if is_extreme(bound.monoid, operands):
+        fold_extremes, order_shows = _make_extremes(bound, operands, rows)
+
+        @inner
+        def fold_in_any_order(tile, width, start, stop, asks):
+            pairs, met = width // (2 * LANES) * (2 * LANES), FIRST
+            for first in range(start, stop, rows):
+                last = least(first + rows, stop)
+                met |= fold_extremes(tile, pairs, first, last, asks)
+                fold_rows(tile, pairs, width, first, last, asks)
+            if order_shows(tile, pairs, met):
+                forget_lanes(tile, width, least(LANES, stop - start))
+                fold_in_order(tile, width, start, stop, asks)
+
+        fold_block = fold_in_any_order
 
     @inner
     def fold_tile(tile, width):
@@ -164,11 +213,10 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         for b in range(word(p, BLOCKS)):
             start, stop = b * BLOCK, least((b + 1) * BLOCK, extent)
             lanes = least(LANES, stop - start)
-            for lane in range(lanes):
-                for c in range(0, width, LANES):
-                    write(lanes_box + lane * PITCH + 8 * c, apart, identity())
-            for first in range(start, stop, rows):
-                fold_rows(tile, width, first, least(first + rows, stop))
+            forget_lanes(tile, width, lanes)
+            # A product keeps the CPU busy: asking for rows took a quarter more of it at any size.
+            asks = brief is None and (stop - start) * width * item > NEAR
+            fold_block(tile, width, start, stop, asks)
             for c in range(0, width, LANES):
                 total = read(total_box + 8 * c, PITCH)
                 write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c, lanes)))
@@ -212,6 +260,59 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
                 break
 
     return tile_repeated
+
+
+def _make_extremes(bound: BoundPass, operands: Operands, rows: int):
+    """``fold_extremes(tile, width, first, stop, asks)`` of whole pairs of eight columns.
+
+    All go into the first lane: an extreme is one, in whatever lane it lies. Gives what has been
+    met. And ``order_shows(tile, width, met)``: whether another order might give other bits.
+    """
+    combine, read, write = bound.fold.combine, bound.fold.read, bound.fold.write
+    near = extremes_of_rows(bound.monoid, operands, LANES, asks=False)
+    far = extremes_of_rows(bound.monoid, operands, LANES, asks=True)
+    of_one = extremes_of_rows(bound.monoid, operands, 1, asks=False)
+
+    @inlined
+    def keep(tile, c, one, other):
+        at = tile[6][2] + 8 * c
+        write(at, PITCH, combine(read(at, PITCH), one))
+        at += 8 * LANES
+        write(at, PITCH, combine(read(at, PITCH), other))
+
+    @inner
+    def fold_extremes(tile, width, first, stop, asks):
+        _, _, addresses, strides, _, left, _ = tile
+        whole, met = first + (stop - first) // LANES * LANES, FIRST
+        for i in range(first, whole, LANES):
+            if asks:
+                for c in range(0, width, 2 * LANES):
+                    one, other, seen = far(addresses, strides, i, left + c, rows)
+                    keep(tile, c, one, other)
+                    met |= seen
+            else:
+                for c in range(0, width, 2 * LANES):
+                    one, other, seen = near(addresses, strides, i, left + c, rows)
+                    keep(tile, c, one, other)
+                    met |= seen
+        for i in range(whole, stop):
+            for c in range(0, width, 2 * LANES):
+                one, other, seen = of_one(addresses, strides, i, left + c, rows)
+                keep(tile, c, one, other)
+                met |= seen
+        return met
+
+    @inner
+    def order_shows(tile, width, met):
+        if met & ANY_NAN:
+            return True
+        if met:
+            for c in range(0, width, LANES):
+                if has_zero(read(tile[6][2] + 8 * c, PITCH)):
+                    return True
+        return False
+
+    return fold_extremes, order_shows
 
 
 def make_tile_rows(operands: Operands):

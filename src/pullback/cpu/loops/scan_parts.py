@@ -14,6 +14,7 @@ from ..codegen.passes import state_in_front
 from ..codegen.vectors import concatenate
 from ..codegen.watch import Watch
 from ..words import SCAN_BLOCK as SCAN_BLOCK
+from .moderate_products import is_narrow_product
 
 
 class QuietParts:
@@ -79,6 +80,10 @@ class ScanParts:
             self.unguarded = Arithmetic(formula, unguarded(primitives), operands, known, held)
             if self.unguarded.fold.state != self.fold.state:
                 raise TypeError("a guarded fold carries what an unguarded one does")
+        # The product without scaling, where moderate factors are tried so.
+        self.moderate = None
+        if is_narrow_product(formula, element):
+            self.moderate = Fold(formula.monoid, primitives_for(element, plain=True), full, row)
         self.start = state_in_front(formula.start, formula.monoid, self.fold, row, plain)
         self.extended = concatenate(len(known), self.fold.size)
         self.inclusive = formula.inclusive

@@ -29,6 +29,7 @@ from ..codegen.vectors import (
 from ..codegen.watch import nothing_seen
 from ..words import BLOCKS, EXTENT, SCRATCH, STRAINED, TURN
 from .flush import flush
+from .moderate_products import are_moderate, brought_to, products_of_two
 from .scan_parts import SCAN_BLOCK, ScanParts
 
 # Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
@@ -142,6 +143,42 @@ class RowScan:
 
         return try_pair
 
+    def moderate_pair(self, writes: bool):
+        """Two chunks of a running product, hardly scaled: what is carried on, and whether it may.
+
+        It may not where a factor is not moderate, and then nothing has been written.
+        """
+        operands, fold = self.operands, self.parts.moderate
+        lift, scan_lanes, moved = fold.lift, fold.lane_scans(self.flipped), None
+        if not self.parts.inclusive:
+            moved = fold.moved_on(self.flipped)
+        fetch, indices, put_outputs = self.fetch, self.indices, operands.put_outputs
+
+        @inner
+        def try_pair(line, start, block_carry, carried):
+            p, const, row, addresses, strides = line
+            second = start + LANES
+            full1 = fetch(p, addresses, strides, start, LANES)
+            full2 = fetch(p, addresses, strides, second, LANES)
+            if not are_moderate(full1, full2):
+                return carried, False
+            states, totals = scan_lanes(
+                (
+                    lift(indices(p, start), const, full1, row, no_vectors()),
+                    lift(indices(p, second), const, full2, row, no_vectors()),
+                )
+            )
+            found = products_of_two(block_carry, carried, states, totals)
+            (value1, value2), (before1, before2), e, after = found
+            if writes:
+                if moved is not None:
+                    value1, value2 = moved(value1, before1), moved(value2, before2)
+                put_outputs(p, addresses, strides, start, LANES, brought_to(value1, e))
+                put_outputs(p, addresses, strides, second, LANES, brought_to(value2, e))
+            return after, True
+
+        return try_pair
+
     def places(self, fold: Fold):
         """``places(before, states)``: the state that each place of a chunk sees.
 
@@ -178,9 +215,12 @@ class RowScan:
                 carried = combine(carried, total)
             return carried
 
-        if self.parts.unguarded is None:
+        if self.parts.unguarded is not None:
+            try_pair = self.unguarded_pair(writes)
+        elif self.parts.moderate is not None:
+            try_pair = self.moderate_pair(writes)
+        else:
             return scan_chunks
-        try_pair = self.unguarded_pair(writes)
         # Two chunks of what is narrower than float64 fill a line of the caches at most.
         lines = self.operands.edge.item == 8
 
