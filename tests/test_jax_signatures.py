@@ -25,11 +25,16 @@ def arguments(kind):
     return (jnp.array([2, 0, 2, 0]), 3) if kind.startswith("segment") else (1,)
 
 
+def is_given_up(parameter):
+    """Whether an argument is there to be refused, as ``initial`` of softmax in jax 0.4.38."""
+    return type(parameter.default).__name__ == "Unspecified"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_arguments_are_jaxs(kind):
     """Names, order and defaults, after the input; what is ours comes by keyword."""
     ours = list(inspect.signature(getattr(pj, kind)).parameters.values())
-    own = list(inspect.signature(theirs(kind)).parameters.values())
+    own = [p for p in inspect.signature(theirs(kind)).parameters.values() if not is_given_up(p)]
     positional = [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
     assert [p.name for p in ours if p.kind is p.POSITIONAL_OR_KEYWORD][1:] == positional
     named = {p.name: p for p in ours}

@@ -457,7 +457,9 @@ def _hand_over(kind: Rows, row: Op) -> list[str]:
     if own is None:
         return []
     name = row.inputs[0]
-    rest = list(inspect.signature(own).parameters)[1:]
+    ours = {*row.inputs, *(p.name for p in signature(row))}
+    # An argument that a release has given up may still be there, to be refused.
+    rest = [n for n in list(inspect.signature(own).parameters)[1:] if n in ours]
     only = [p for p in only_theirs(kind) if p.name != "dtype"]
     dtype = "dtype" if "dtype" in rest else "None"
     asked = "dtype is not None or " if "dtype" in rest else ""
