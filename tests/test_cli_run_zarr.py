@@ -22,6 +22,7 @@ from pullback.tools.cli import main
 from pullback.tools.files import running, zarrs
 from run_files import contents, normal, refused, run, same
 from scripts import SOURCE
+from two_workers import two_workers
 
 zarr = pytest.importorskip("zarr")
 RNG = np.random.default_rng(5)
@@ -265,7 +266,7 @@ class TestWorkers:
         np.save(tmp_path / "ids.npy", ids)
         x = normal(90, 40)
         save(tmp_path / "x.zarr", x, (30, 16))
-        with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
+        with two_workers() as cluster:
             where = ("--cluster", cluster.scheduler_address)
             run("segment_softmax", "--input", tmp_path / "rows.npy", "--ids", tmp_path / "ids.npy",
                 "--num-segments", 41, "--out", tmp_path / "y.npy", *where)  # fmt: skip
@@ -290,13 +291,11 @@ class TestWorkers:
 
     def test_a_worker_of_a_cluster_that_is_killed(self, tmp_path: Path) -> None:
         """Its tasks are run again by others. One client in a process: the command has its own."""
-        import distributed
-
         x = normal(3, 12_000)
         np.save(tmp_path / "x.npy", np.asfortranarray(x))
         script = tmp_path / "kills.py"
         script.write_text(textwrap.dedent(KILLS))
-        with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
+        with two_workers() as cluster:
             victim = cluster.workers[0].pid
             line = ("cumsum", "--x", tmp_path / "x.npy", "--axis", 1, "--out", tmp_path / "y.npy",
                     "--cluster", cluster.scheduler_address)  # fmt: skip

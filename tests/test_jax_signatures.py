@@ -80,6 +80,12 @@ def test_other_types_are_jaxs_own():
         pj.segment_sum(WHOLE, offsets=jnp.array([0, 4]))
 
 
+def test_axis_name_is_refused_by_older_releases(monkeypatch):
+    monkeypatch.setattr(jax, "__version_info__", (0, 9, 1))
+    with pytest.raises(pb.UnsupportedError, match=r"axis_name: needs jax 0\.10 or later"):
+        pj.softmax(X, axis_name="i")
+
+
 @pytest.mark.parametrize("name", ["sum", "mean", "prod", "var", "std", "cumsum", "cumprod"])
 def test_dtype(name):
     ours, own = getattr(pj, name), theirs(name)

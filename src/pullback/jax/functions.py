@@ -361,6 +361,9 @@ def _mesh_axes(axis_name: Any) -> tuple[tuple[Any, ...], int]:
     if axis_name is None:
         return (), 1
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    # Older releases note in another way, or not at all, what varies over devices.
+    if jax.__version_info__ < (0, 10):
+        raise UnsupportedError(f"axis_name: needs jax 0.10 or later, this is {jax.__version__}")
     return names, math.prod(jax.lax.axis_size(n) for n in names)
 
 
