@@ -88,7 +88,7 @@ pythons: ## the wheel with every Python from 3.10 to 3.14 that is here
 portable: .venv-test/ready .aarch64/python ## bytes of every op for other processors; writes docs/portable.md (half an hour)
 	$(TEST)/python tools/portable.py
 
-lowest: ## the quick tests with the oldest releases of numpy, numba and jax that are allowed
+lowest: ## the oldest releases that are allowed: every op in float32, interop, JAX and the command line
 	$(PYTHON) tools/lowest.py
 
 clean: ## remove environments and caches of tools

@@ -187,25 +187,72 @@ def check_autograd(mesh: DeviceMesh, x: torch.Tensor, dy: torch.Tensor) -> None:
             assert is_sharded_like(sharded.grad, plain.grad), (name, placement)
 
 
-def check_nested(x: torch.Tensor) -> None:
-    """An axis that two mesh dimensions cut, and a batch beside a cut axis."""
-    mesh = DeviceMesh("cpu", torch.arange(WORLD).view(2, 2))
-    want = pt.cumsum(x, 1)
-    for placements in ([Shard(1), Shard(1)], [Shard(0), Shard(1)], [Shard(1), Shard(0)]):
-        found = pt.cumsum(placed_on(mesh, x, placements), 1)
-        assert list(found.placements) == placements
-        assert is_sharded_like(found, want), placements
+def check_gradient(
+    mesh: DeviceMesh, x: torch.Tensor, placements: list[Any], function: Callable[..., Any]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Bytes of a function and of its gradient, which lies as x does; collectives of both."""
+    plain = x.clone().requires_grad_()
+    want = function(plain)
+    by = torch.linspace(1, 2, want.numel()).reshape(want.shape)
+    want.backward(by)
+    sharded = placed_on(mesh, x, placements).requires_grad_()
+    with CommDebugMode() as ahead:
+        found = function(sharded)
+    assert is_sharded_like(found, want), placements
+    with CommDebugMode() as back:
+        found.backward(placed_on(mesh, by, list(found.placements)))
+    assert list(sharded.grad.placements) == placements, (placements, sharded.grad.placements)
+    assert is_sharded_like(sharded.grad, plain.grad), placements
+    first, second = (
+        {k.__name__: n for k, n in seen.get_comm_counts().items()} for seen in (ahead, back)
+    )
+    return first, second
+
+
+def check_nested(mesh: DeviceMesh, more: dict[str, Any]) -> None:
+    """An axis that two mesh dimensions cut, on the grid and off it, and a batch beside it."""
+    nested = [Shard(1), Shard(1)]
+    for placements in (nested, [Shard(0), Shard(1)], [Shard(1), Shard(0)]):
+        check_gradient(mesh, more["even"], placements, lambda t: pt.cumsum(t, 1))
+    # Two gathers, and of x and of y, off the grid, an exchange along each mesh dimension.
+    counts = check_gradient(mesh, more["odd"], nested, lambda t: pt.cumsum(t, 1))
+    assert counts == ({"all_gather_into_tensor": 2, "all_to_all_single": 4},) * 2, counts
+
+
+def check_segments(mesh: DeviceMesh, table: torch.Tensor, ids: torch.Tensor) -> None:
+    """Rows that two mesh dimensions cut: the states of every shard, sent along both."""
+    rows = [Shard(0), Shard(0)]
+    for function in (pt.segment_sum, pt.segment_softmax):
+        want = function(table, ids, 5)
+        with CommDebugMode() as seen:
+            found = function(placed_on(mesh, table, rows), placed_on(mesh, ids, rows), 5)
+        assert is_sharded_like(found, want), function
+        assert seen.get_total_counts() % (2 * WORLD) == 0, seen.get_comm_counts()
+
+
+def check_later_axes(four: DeviceMesh, mesh: DeviceMesh, x: torch.Tensor) -> None:
+    """Of several axes any may be sharded: shards of a later one are exchanged, nothing is gathered
+    but states."""
+    for axes in ((0, 1, 2), (0, 2)):
+        for dim in axes[1:]:
+            counts = check_gradient(four, x, [Shard(dim)], lambda t, a=axes: pt.logsumexp(t, a))
+            # x for the shards of axis 0, and off the grid; the gradient there and back.
+            assert counts[0] == {"all_gather_into_tensor": 2, "all_to_all_single": 2}, counts
+            assert counts[1] == {"all_to_all_single": 2}, counts
+    for placements in (
+        [Shard(2), Shard(1)], [Shard(1), Shard(2)], [Shard(2), Shard(2)], [Shard(2), Shard(0)],
+        [Shard(0), Shard(2)],
+    ):  # fmt: skip
+        first, second = check_gradient(mesh, x, placements, lambda t: pt.norm2(t, (0, 1, 2)))
+        # Pieces of two mesh dimensions: one gather along each.
+        assert first.pop("all_gather_into_tensor") == 2, first
+        assert {*first, *second} == {"all_to_all_single"}, (first, second)
 
 
 def check_refusals(mesh: DeviceMesh, x: torch.Tensor) -> None:
     sharded = placed_on(mesh, x, [Shard(1)])
-    refusals = (
-        (lambda: pt.sum(sharded, (0, 1)), "only the first may be sharded"),
-        (lambda: pt.lerp(sharded, x, 0.5), "b: expected a DTensor"),
-    )
-    for call, words in refusals:
-        with pytest.raises(PullbackError, match=words):
-            call()
+    with pytest.raises(PullbackError, match="b: expected a DTensor"):
+        pt.lerp(sharded, x, 0.5)
 
 
 def check_compiled(mesh: DeviceMesh, x: torch.Tensor, dy: torch.Tensor) -> None:
@@ -234,9 +281,8 @@ def check_all(rank: int, calls: list[Call], more: dict[str, Any]) -> None:
     told(rank, "every op")
     check_on_grid(more["on_grid"], four)
     check_autograd(four, more["x"], more["dy"])
-    check_nested(more["even"])
     check_refusals(four, more["x"])
-    told(rank, "autograd, nested, refused")
+    told(rank, "autograd, refused")
     if rank < 2:
         check_every_op(calls, [two])
         check_autograd(two, more["x"], more["dy"])
@@ -290,6 +336,32 @@ def check_one(name: str) -> None:
     print("same bytes")
 
 
+def check_meshes() -> None:
+    """Axes that several mesh dimensions cut, and several axes."""
+    alone()
+    generator = torch.Generator().manual_seed(0)
+    more = {
+        "even": torch.randn(4, 2048, generator=generator),
+        "odd": torch.randn(3, SCAN, generator=generator),
+    }
+    x = torch.randn(3, 5, 1501, generator=generator)
+    ids = torch.randint(0, 5, (61,), generator=generator)
+    table = torch.randn(61, 3, generator=generator)
+
+    def work(rank: int) -> None:
+        four = DeviceMesh("cpu", list(range(WORLD)))
+        square = DeviceMesh("cpu", torch.arange(WORLD).view(2, 2))
+        check_nested(square, more)
+        told(rank, "nested")
+        check_segments(square, table, ids)
+        told(rank, "segments")
+        check_later_axes(four, square, x)
+        told(rank, "later axes")
+
+    in_processes(work)
+    print("same bytes")
+
+
 def main() -> None:
     alone()
     calls = [Call(op) for op in OPS.values()]
@@ -299,7 +371,6 @@ def main() -> None:
         "on_grid": Call(OPS["softmax"], length=16384),
         "x": torch.randn(3, 9000, generator=generator),
         "dy": torch.randn(3, 9000, generator=generator),
-        "even": torch.randn(4, 2048, generator=generator),
     }
     for call in calls:
         call.warm()

@@ -160,8 +160,10 @@ def test_segments_differentiate_and_batch_in_jax(name):
     jax = pytest.importorskip("jax")
     from jax.test_util import check_grads
 
+    from jax_releases import enable_x64
+
     problem, given, cut = segment_case(name, {})
-    with jax.enable_x64(True):
+    with enable_x64(True):
         namespace, arrays = jax_arrays({**given, **cut})
         (by,) = cut
         tables = [arrays[n].astype("float64") for n in given]

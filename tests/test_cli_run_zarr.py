@@ -22,6 +22,7 @@ from pullback.tools.cli import main
 from pullback.tools.files import running, zarrs
 from run_files import contents, normal, refused, run, same
 from scripts import SOURCE
+from two_workers import two_workers
 
 zarr = pytest.importorskip("zarr")
 RNG = np.random.default_rng(5)
@@ -218,6 +219,25 @@ KILLED = """
 """
 
 
+# The command, which kills a worker of the cluster when the first of its chunks is written.
+KILLS = """
+    import os, signal, sys
+    from pullback.tools.cli import main
+    from pullback.tools.files import cluster, partial
+
+    cluster.TASK_BYTES = 1 << 12
+    save, victims = partial.Note.save, [int(sys.argv[1])]
+
+    def kill_and_save(*what, **how):
+        if victims:
+            os.kill(victims.pop(), signal.SIGKILL)
+        return save(*what, **how)
+
+    partial.Note.save = kill_and_save
+    main(["run", *sys.argv[2:]])
+"""
+
+
 class TestWorkers:
     """The same jobs on two processes that are started for them."""
 
@@ -246,7 +266,7 @@ class TestWorkers:
         np.save(tmp_path / "ids.npy", ids)
         x = normal(90, 40)
         save(tmp_path / "x.zarr", x, (30, 16))
-        with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
+        with two_workers() as cluster:
             where = ("--cluster", cluster.scheduler_address)
             run("segment_softmax", "--input", tmp_path / "rows.npy", "--ids", tmp_path / "ids.npy",
                 "--num-segments", 41, "--out", tmp_path / "y.npy", *where)  # fmt: skip
@@ -268,6 +288,30 @@ class TestWorkers:
         run(*again, "--workers", 2, "--resume")
         assert same(np.load(tmp_path / "z.npy"), pb.softmax(x, axis=0))
         assert contents(tmp_path).keys() == {*before, "z.npy"}
+
+    def test_a_worker_of_a_cluster_that_is_killed(self, tmp_path: Path) -> None:
+        """Its tasks are run again by others. One client in a process: the command has its own."""
+        x = normal(3, 12_000)
+        np.save(tmp_path / "x.npy", np.asfortranarray(x))
+        script = tmp_path / "kills.py"
+        script.write_text(textwrap.dedent(KILLS))
+        with two_workers() as cluster:
+            victim = cluster.workers[0].pid
+            line = ("cumsum", "--x", tmp_path / "x.npy", "--axis", 1, "--out", tmp_path / "y.npy",
+                    "--cluster", cluster.scheduler_address)  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, script, str(victim), *map(str, line)],
+                env={**os.environ, "PYTHONPATH": str(SOURCE)},
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            assert cluster.workers[0].pid != victim
+        assert done.returncode == 0, done.stderr
+        assert int(re.search(r"(\d+) blocks", done.stdout)[1]) > 20
+        assert same(np.load(tmp_path / "y.npy"), pb.cumsum(x, 1))
+        assert contents(tmp_path).keys() == {"x.npy", "kills.py", "y.npy"}
 
     def test_a_run_that_was_killed_goes_on(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,6 +23,7 @@ from pullback.errors import InvalidProblemError, UnsupportedError
 from pullback.formulas.record import ScanFormula
 from pullback.tools.case import Case
 from pullback.tools.operands import make_operands
+from two_workers import two_workers
 
 ONE_THREAD = {"scheduler": "synchronous"}
 
@@ -178,7 +179,7 @@ def test_a_worker_that_is_killed_changes_no_byte(tmp_path: Path) -> None:
     expected = pb.cumsum(x, 1)
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "60s"}),
-        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        two_workers() as cluster,
         distributed.Client(cluster) as client,
     ):
         chunks = da.from_array(x, chunks=(1, 1000))

@@ -11,6 +11,7 @@ from jax.test_util import check_grads
 import pullback as pb
 import pullback.jax as pj
 from jax_ops import bytes_of
+from jax_releases import enable_x64
 
 _RNG = np.random.default_rng(0)
 A, B = (_RNG.permutation(np.linspace(0.3, 1.7, 12)).reshape(3, 4) for _ in range(2))
@@ -85,7 +86,7 @@ TWICE = [
 
 @pytest.fixture(autouse=True)
 def wide():
-    with jax.enable_x64(True):
+    with enable_x64(True):
         yield
 
 

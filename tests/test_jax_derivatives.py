@@ -11,13 +11,14 @@ from jax.test_util import check_grads
 import pullback as pb
 import pullback.jax as pj
 from jax_ops import FAMILY, IDS, NAMES, PEERS, SEGMENTS, bind, bytes_of, cases, in_turn, inputs
+from jax_releases import enable_x64
 
 NONLINEAR = [n for n in NAMES if next(o for o in pb.catalog() if o.name == f"{n}_backward").needs]
 
 
 @pytest.fixture(autouse=True)
 def wide():
-    with jax.enable_x64(True):
+    with enable_x64(True):
         yield
 
 
@@ -188,7 +189,7 @@ def test_vmap_of_segment_sum(batched, is_sorted):
 
 
 def test_vmap_of_too_many_segments():
-    with jax.enable_x64(False), pytest.raises(pb.UnsupportedError, match="do not fit int32"):
+    with enable_x64(False), pytest.raises(pb.UnsupportedError, match="do not fit int32"):
         jax.eval_shape(
             jax.vmap(lambda i: pj.segment_sum(jnp.ones((2, 1)), i, 2**30)),
             jax.ShapeDtypeStruct((3, 2), jnp.int32),

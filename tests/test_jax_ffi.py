@@ -71,14 +71,15 @@ def test_version_in_the_header(tmp_path):
     assert lowering.header_version(str(tmp_path)) == (5 << 32) + 2
     assert lowering.ffi_problem() is None
     version = handler.registry[handler.SEEN_VERSION]
-    assert lowering.header_version(jax.ffi.include_dir()) == version
+    assert lowering.header_version(lowering.jax_ffi().include_dir()) == version
 
 
 def test_what_xla_says_of_itself_was_noted():
     assert lowering.ffi_problem() is None
     notes = handler.registry
     assert notes[handler.ASKED] == 1
-    assert notes[handler.SEEN_API] >= handler.SMALLEST["api"]
+    if jax.__version_info__ >= (0, 5):  # before, XLA asked without showing its API
+        assert notes[handler.SEEN_API] >= handler.SMALLEST["api"]
     assert notes[handler.SEEN_FRAME] >= handler.SMALLEST["frame"]
 
 
@@ -93,9 +94,9 @@ def test_reasons_to_fall_back(monkeypatch):
         def refuse(*_, **__):
             raise RuntimeError("another version")
 
-        patch.setattr(jax.ffi, "register_ffi_target", refuse)
+        patch.setattr(lowering.jax_ffi(), "register_ffi_target", refuse)
         assert again() == "XLA refused the handler: another version"
-    monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *_, **__: None)
+    monkeypatch.setattr(lowering.jax_ffi(), "register_ffi_target", lambda *_, **__: None)
     for word, value, reason in (
         (handler.ASKED, 0, "XLA did not ask the handler for its metadata"),
         (handler.SEEN_VERSION, 1, "XLA's FFI has major version 1, known is 0"),
@@ -190,7 +191,7 @@ def test_kernel_that_is_not_loaded():
     shapes = {"x": (X.shape, X.dtype), "y": (X.shape, X.dtype)}
     words, _ = launches.describe(problem, shapes, ("y",))
     words[handler.PROGRAM + program.HEAD + program.KERNEL] += 1
-    call = jax.ffi.ffi_call(lowering.TARGET, jax.ShapeDtypeStruct(X.shape, X.dtype))
+    call = lowering.jax_ffi().ffi_call(lowering.TARGET, jax.ShapeDtypeStruct(X.shape, X.dtype))
     with pytest.raises(jax.errors.JaxRuntimeError, match="not loaded in this process"):
         jax.block_until_ready(jax.jit(lambda x: call(x, launch=words))(X))
 
@@ -315,6 +316,7 @@ SHARDED = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import pullback.jax as pj
+from jax_releases import shard_map
 assert len(jax.devices()) == 4
 mesh = Mesh(np.array(jax.devices()), ("i",))
 x = np.random.default_rng(0).uniform(0.5, 1.5, (8, 6, 5)).astype(np.float32)
@@ -326,7 +328,7 @@ def alone(a, b):
     return pj.lerp(total, b, 0.25) + pj.segment_sum(a, ids, 2)
 
 def sharded(a, b):
-    return jax.shard_map(alone, mesh=mesh, in_specs=(P("i"), P()), out_specs=P("i"))(a, b)
+    return shard_map(alone, mesh=mesh, in_specs=(P("i"), P()), out_specs=P("i"))(a, b)
 
 def looped(a, b):
     return jnp.concatenate([alone(a[k : k + 2], b) for k in range(0, 8, 2)])

@@ -15,6 +15,7 @@ from jax.test_util import check_grads
 
 import pullback as pb
 from jax_ops import bytes_of
+from jax_releases import enable_x64
 from jax_rows import ROWS
 from pullback.api.functions import make_function as make_plain
 from pullback.core.catalog import OPS, register, unregister
@@ -34,7 +35,7 @@ def registered():
 
 @pytest.fixture(autouse=True)
 def wide():
-    with jax.enable_x64(True):
+    with enable_x64(True):
         yield
 
 
@@ -326,7 +327,7 @@ def test_without_a_backward_results_are_constants():
 def test_states_without_x64():
     """They are float32 at the border, whatever the element type."""
     recurrence = make_function(OPS["a_recurrence"])
-    with jax.enable_x64(False):
+    with enable_x64(False):
         for dtype in (jnp.float32, jnp.float16):
             a, b = jnp.asarray(A, dtype), jnp.asarray(B, dtype)
             y, final = recurrence(a, b, initial=np.ones(3), return_final=True)

@@ -27,6 +27,7 @@ from jax_ops import (
     in_turn,
     inputs,
 )
+from jax_releases import enable_x64
 
 # The NumPy path has every op in every dtype; here each op meets one of them.
 TURNS = in_turn(NAMES, *DTYPES)
@@ -34,7 +35,7 @@ TURNS = in_turn(NAMES, *DTYPES)
 
 @pytest.fixture(autouse=True)
 def wide():
-    with jax.enable_x64(True):
+    with enable_x64(True):
         yield
 
 
@@ -223,7 +224,7 @@ def test_narrow_mode(name):
     """Without x64: doubles become floats on the way in, as everywhere in JAX."""
     shape, keywords = cases(name)[0]
     arrays = inputs(name, shape, np.float64)
-    with jax.enable_x64(False):
+    with enable_x64(False):
         value = bind(name, keywords)(*arrays)
         assert value.dtype == jnp.float32
         narrow = [a.astype(np.float32) for a in arrays]

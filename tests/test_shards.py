@@ -17,7 +17,7 @@ from scripts import run_script
 def test_shards_begin_where_torch_puts_them(n: int, sizes: tuple[int, ...]) -> None:
     """Nested mesh dimensions halve what the ones before them left."""
     torch = pytest.importorskip("torch")
-    from pullback.torch.shards import bounds_of
+    from pullback.torch.exchange import bounds_of
 
     parts = [torch.arange(n)]
     for size in sizes:
@@ -45,6 +45,14 @@ def test_a_scan_on_four_processes() -> None:
     pytest.importorskip("torch.distributed.tensor")
     script = "import shards_torch; shards_torch.check_one('linear_recurrence_backward')"
     assert "same bytes" in run_script(script, flags=(), seconds=COLD)
+
+
+@no_fork
+def test_axes_on_a_mesh_of_two_dimensions() -> None:
+    """Axes that two mesh dimensions cut, off the grid too, and of several axes not the first."""
+    pytest.importorskip("torch.distributed.tensor")
+    script = "import shards_torch; shards_torch.check_meshes()"
+    assert run_script(script, flags=(), seconds=COLD).count("same bytes") == 4
 
 
 def test_every_op_on_sharded_jax_arrays() -> None:

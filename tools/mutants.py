@@ -545,10 +545,17 @@ FAULTS = (
     ),
     Fault(
         "shards: chunks rounded down",
-        "torch/shards.py",
+        "torch/exchange.py",
         "chunk = -(-n // sizes[0])",
         "chunk = n // sizes[0]",
         "test_shards.py::test_shards_begin_where_torch_puts_them[10-sizes0]",
+    ),
+    Fault(
+        "shards: parts that met on their way",
+        "torch/exchange.py",
+        "leaving = sorted((to[k], k) for k in held if steps[k] != mine)",
+        "leaving = [(to[k], k) for k in held if steps[k] != mine]",
+        "test_shards.py::test_axes_on_a_mesh_of_two_dimensions",
     ),
     Fault(
         "shards: border of a later shard",

@@ -361,6 +361,9 @@ def _mesh_axes(axis_name: Any) -> tuple[tuple[Any, ...], int]:
     if axis_name is None:
         return (), 1
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    # Older releases note in another way, or not at all, what varies over devices.
+    if jax.__version_info__ < (0, 10):
+        raise UnsupportedError(f"axis_name: needs jax 0.10 or later, this is {jax.__version__}")
     return names, math.prod(jax.lax.axis_size(n) for n in names)
 
 
@@ -457,7 +460,9 @@ def _hand_over(kind: Rows, row: Op) -> list[str]:
     if own is None:
         return []
     name = row.inputs[0]
-    rest = list(inspect.signature(own).parameters)[1:]
+    ours = {*row.inputs, *(p.name for p in signature(row))}
+    # An argument that a release has given up may still be there, to be refused.
+    rest = [n for n in list(inspect.signature(own).parameters)[1:] if n in ours]
     only = [p for p in only_theirs(kind) if p.name != "dtype"]
     dtype = "dtype" if "dtype" in rest else "None"
     asked = "dtype is not None or " if "dtype" in rest else ""

@@ -32,9 +32,10 @@ def _array(t: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _tensor(a: np.ndarray[Any, Any]) -> Tensor:
+    packed = np.asarray(a, order="C")  # ascontiguousarray has no scalars
     if a.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(np.ascontiguousarray(a).view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(np.ascontiguousarray(a))
+        return torch.from_numpy(packed.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(packed)
 
 
 def _piece(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .shards import bounds_of, gathered, levels_of, place_of
+from .exchange import bounds_of, gathered, levels_of, place_of
 
 
 def positions_of_shards(

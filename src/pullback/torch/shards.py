@@ -3,7 +3,8 @@
 A mesh dimension that shards a dimension the op does not work along needs no communication: the op
 runs on the shards. One that shards the op's axis makes every shard a piece of :mod:`pullback.cut`:
 states of blocks are gathered once for each sweep, and what lies off the grid of blocks is exchanged
-with neighbours. What is Partial is reduced first, as torch does for ops that are not linear.
+with neighbours. Of several axes only shards of the first are pieces of a row: shards of another are
+exchanged for such. What is Partial is reduced first, as torch does for ops that are not linear.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,17 @@ from ..cut import Cut, SegmentCut, settled
 from ..cut.text import cut_of, text_of
 from ..errors import InvalidProblemError, UnsupportedError
 from .autograd import hashable
+from .exchange import (
+    Level,
+    bounds_of,
+    gathered,
+    length_of,
+    levels_of,
+    moved,
+    place_of,
+    resharded,
+    sent_from,
+)
 from .forms import Form, Parameters, as_tuple, unpacked
 
 if TYPE_CHECKING:
@@ -73,34 +85,6 @@ def _rule(form: Form, op: Any) -> Any:
         return _Call(form, op, params, arguments[:count]).run()
 
     return rule
-
-
-class _Level(NamedTuple):
-    """A mesh dimension that cuts the op's axis."""
-
-    dim: int
-    size: int
-    coordinate: int
-
-
-def levels_of(mesh: Any, mesh_dims: Sequence[int]) -> list[_Level]:
-    """Mesh dimensions with the place of this process along each."""
-    coordinates = mesh.get_coordinate()
-    assert coordinates is not None
-    return [_Level(m, mesh.size(m), coordinates[m]) for m in mesh_dims]
-
-
-def gathered(own: Tensor, mesh: Any, levels: Sequence[_Level]) -> Tensor:
-    """What all processes along some mesh dimensions have, in their order."""
-    from torch.distributed import _functional_collectives as collectives
-
-    # torch before 2.13 calls it otherwise.
-    gather = getattr(collectives, "all_gather_single", None) or collectives.all_gather_tensor
-    found = own[None].contiguous()
-    for level in reversed(levels):
-        found = gather(found, 0, (mesh, level.dim))
-        found = found.wait() if hasattr(found, "wait") else found
-    return found
 
 
 class _Call:
@@ -220,9 +204,7 @@ class _Call:
             shape = list(self.shape)
             for d in range(len(shape)):
                 levels = levels_of(self.mesh, [m for m, at in enumerate(self.where) if at == d])
-                bounds = bounds_of(shape[d], [v.size for v in levels])
-                mine = place_of(levels)
-                shape[d] = bounds[mine + 1] - bounds[mine]
+                shape[d] = length_of(shape[d], levels)
             params = self.form.with_values(params, shape=tuple(shape))
         empty = self.form.empty(params, *local)
         if not any(t.numel() for t in empty):
@@ -230,50 +212,41 @@ class _Call:
         return as_tuple(self.op(*local, *params))
 
     def _run_cut(self, mesh_dims: Sequence[int], local: Sequence[Tensor]) -> Sequence[Tensor]:
-        axes = self.axes
-        first = self.where[mesh_dims[0]]
-        name = self.form.op.name
+        levels = levels_of(self.mesh, mesh_dims)
         if self.form.is_segmented:
-            return _Segments(self, levels_of(self.mesh, mesh_dims)).run(local)
-        inner = axes[axes.index(first) + 1 :]
-        outer = axes[: axes.index(first)]
-        if any(self.where[m] != first for m in mesh_dims) or any(self.shape[d] > 1 for d in outer):
-            found = ", ".join(sorted({str(self.where[m]) for m in mesh_dims}))
-            raise UnsupportedError(
-                f"{name}: of its dimensions {axes} only the first may be sharded, got shards along "
-                f"{found}; redistribute first"
-            )
-        step = math.prod(self.shape[d] for d in inner)
-        return _Cut(self, levels_of(self.mesh, mesh_dims), step).run(local)
+            return _Segments(self, levels).run(local)
+        lead = next((d for d in self.axes if self.shape[d] > 1), self.axes[0])
+        leading = [v for v in levels if self.where[v.dim] == lead]
+        # What is cut several times is put together from the innermost cut.
+        others = [(v, d) for v in reversed(levels) if (d := self.where[v.dim]) not in (lead, None)]
+        cut = _Cut(self, [*leading, *(v for v, _ in others)], lead)
+        for level, axis in others:
+            outer = [m for m in range(level.dim) if self.where[m] == axis]
+            length = length_of(self.shape[axis], levels_of(self.mesh, outer))
+            local = self._resharded(self.form.reads, local, level, axis, lead, length)
+        made: Sequence[Tensor] = cut.run(local)
+        for k, (level, axis) in reversed(list(enumerate(others))):
+            length = length_of(self.shape[lead], [*leading, *(v for v, _ in others[:k])])
+            made = self._resharded(self.form.writes, made, level, lead, axis, length)
+        return made
 
-
-def bounds_of(n: int, sizes: Sequence[int]) -> list[int]:
-    """Where the shards of nested mesh dimensions begin, and where the last one ends."""
-    if not sizes:
-        return [0, n]
-    found = [0]
-    chunk = -(-n // sizes[0])
-    for k in range(sizes[0]):
-        low, high = min(k * chunk, n), min((k + 1) * chunk, n)
-        found += [low + b for b in bounds_of(high - low, sizes[1:])[1:]]
-    return found
-
-
-def place_of(levels: Sequence[_Level]) -> int:
-    """The place of this process among the shards of nested mesh dimensions."""
-    place = 0
-    for level in levels:
-        place = place * level.size + level.coordinate
-    return place
+    def _resharded(
+        self, operands: Sequence[Operand], tensors: Sequence[Tensor], level: Level, *how: Any
+    ) -> list[Tensor]:
+        """Those with an element for every position, sharded along another axis by a level."""
+        return [
+            resharded(t, self.mesh, level, *how) if o.role is Role.ELEMENT else t
+            for o, t in zip(operands, tensors, strict=True)
+        ]
 
 
 class _Cut:
     """An op on shards of its axis: every process runs this on its own piece."""
 
-    def __init__(self, call: _Call, levels: Sequence[_Level], step: int):
+    def __init__(self, call: _Call, levels: Sequence[Level], lead: int):
         from . import pieces
 
-        self.call, self.levels, self.ops = call, levels, pieces
+        self.call, self.levels, self.lead, self.ops = call, levels, lead, pieces
         form, tensors = call.form, call.tensors
         self.problem = form.problem(call.params, *tensors)
         self.text = text_of(self.problem)
@@ -281,16 +254,11 @@ class _Cut:
         assert isinstance(cut, Cut)
         self.cut = cut
         self.mine = place_of(levels)
-        extent = call.shape[call.where[levels[0].dim]]  # type: ignore[index]
-        self.bounds = [b * step for b in bounds_of(extent, [v.size for v in levels])]
+        inner = call.axes[call.axes.index(lead) + 1 :]
+        self.step = math.prod(call.shape[d] for d in inner)
+        bounds = bounds_of(call.shape[lead], [v.size for v in levels])
+        self.bounds = [b * self.step for b in bounds]
         self.grid = list(settled(cut, self.bounds))
-        self.step = step
-        if self.grid != self.bounds and len(levels) > 1:
-            sizes = [b - a for a, b in itertools.pairwise(self.bounds)]
-            raise UnsupportedError(
-                f"{form.op.name}: shards of {sizes} elements along the axis over several mesh "
-                f"dimensions; expected multiples of {cut.block}, or one mesh dimension"
-            )
 
     def run(self, local: Sequence[Tensor]) -> list[Tensor]:
         call, cut, ops = self.call, self.cut, self.ops
@@ -339,7 +307,7 @@ class _Cut:
             return t.reshape([t.shape[d] for d in kept])
         t = t.permute(*kept, *axes)
         t = t.reshape(*t.shape[: len(kept)], math.prod(t.shape[len(kept) :]))
-        return self._moved(t, self.bounds, self.grid)
+        return moved(t, self.call.mesh, self.levels, self.bounds, self.grid)
 
     def _from_rows(self, o: Operand, t: Tensor) -> Tensor:
         axes, shape = self.problem.axes, self.problem.shape
@@ -350,9 +318,9 @@ class _Cut:
                 for a in axes:
                     t = t.unsqueeze(a)
             return t
-        t = self._moved(t, self.grid, self.bounds)
-        first = self.call.where[self.levels[0].dim]
-        lengths = [t.shape[-1] // self.step if a == first else shape[a] for a in axes]
+        t = moved(t, self.call.mesh, self.levels, self.grid, self.bounds)
+        mine = (self.bounds[self.mine + 1] - self.bounds[self.mine]) // max(self.step, 1)
+        lengths = [mine if a == self.lead else shape[a] for a in axes]
         kept = [d for d in range(rank) if d not in axes]
         t = t.reshape(*t.shape[:-1], *lengths)
         order = [*kept, *axes]
@@ -379,48 +347,16 @@ class _Cut:
                 return list(edges[k].unbind())
         return []
 
-    def _moved(self, t: Tensor, source: Sequence[int], target: Sequence[int]) -> Tensor:
-        """Positions of this shard as bounds elsewhere have them: neighbours exchange the rest."""
-        from torch.distributed import _functional_collectives as collectives
-
-        if list(source) == list(target):
-            return t
-        count, mine = len(source) - 1, self.mine
-        sends = [_overlap(source, mine, target, k) if k != mine else 0 for k in range(count)]
-        takes = [_overlap(source, k, target, mine) if k != mine else 0 for k in range(count)]
-        before, stays = sum(sends[:mine]), _overlap(source, mine, target, mine)
-        kept = t[..., before : before + stays]
-        leaving = torch.cat((t[..., :before], t[..., before + stays :]), -1)
-        rows, dtype = tuple(t.shape[:-1]), t.dtype
-        width = math.prod(rows)
-        flat = leaving.reshape(width, sum(sends)).t().reshape(-1).view(torch.uint8)
-        flat = flat.reshape(sum(sends), width * t.element_size())
-        came = collectives.all_to_all_single(
-            flat, takes, sends, (self.call.mesh, self.levels[0].dim)
-        )
-        came = came.wait() if hasattr(came, "wait") else came
-        arrived = came.reshape(-1).view(dtype).reshape(sum(takes), width).t()
-        arrived = arrived.reshape(*rows, sum(takes))
-        low = sum(takes[:mine])
-        # Rows that lie as one, as kernels like them.
-        return torch.cat((arrived[..., :low], kept, arrived[..., low:]), -1)
-
 
 class _Segments:
     """An op on segments whose rows are sharded: states of all segments go from shard to shard."""
 
-    def __init__(self, call: _Call, levels: Sequence[_Level]):
+    def __init__(self, call: _Call, levels: Sequence[Level]):
         from . import pieces
 
-        self.call, self.ops = call, pieces
-        name = call.form.op.name
-        if len(levels) > 1:
-            raise UnsupportedError(
-                f"{name}: expected rows of segments along one mesh dimension, got {len(levels)}"
-            )
-        self.level = levels[0]
+        self.call, self.levels, self.ops = call, levels, pieces
         self.columns = math.prod(call.shape[1:])
-        self.bounds = bounds_of(call.shape[0], [self.level.size])
+        self.bounds = bounds_of(call.shape[0], [v.size for v in levels])
         form, params, tensors = call.form, call.params, call.tensors
         problem = form.problem(params, *tensors)
         self.problem = replace(problem, shape=(call.shape[0], self.columns))
@@ -430,9 +366,7 @@ class _Segments:
         self.cut = cut
 
     def run(self, local: Sequence[Tensor]) -> list[Tensor]:
-        from torch.distributed import _functional_collectives as collectives
-
-        call, cut, ops, mine = self.call, self.cut, self.ops, self.level.coordinate
+        call, cut, ops, mine = self.call, self.cut, self.ops, place_of(self.levels)
         given = {o.name: t for o, t in zip(call.form.reads, local, strict=True)}
         operands = []
         for o in cut.reads:
@@ -444,15 +378,14 @@ class _Segments:
         before: list[Tensor] = []
         for k in range(len(cut.sweeps)):
             carry: list[Tensor] = []
-            for piece in range(self.level.size):
+            for piece in range(len(self.bounds) - 1):
                 if piece == mine:
                     if k == 0 and cut.keeps_fronts:
                         before = carry or [self._nothing(operands)]
                     own = ops.folded(operands, before, states, carry, self.text, k, start, length)
                 else:
                     own = carry[0] if carry else self._nothing(operands, k)
-                sent = collectives.broadcast(own, piece, (call.mesh, self.level.dim))
-                carry = [sent.wait() if hasattr(sent, "wait") else sent]
+                carry = [sent_from(piece, own, call.mesh, self.levels)]
             states += carry
         made: dict[str, Tensor] = {}
         wanted = {o.name: o for o in call.form.writes}
@@ -483,8 +416,3 @@ class _Segments:
         )
         identity = torch.tensor(step.identity, dtype=torch.float64)
         return identity.expand(self.problem.num_segments, columns, -1).contiguous()
-
-
-def _overlap(source: Sequence[int], k: int, target: Sequence[int], j: int) -> int:
-    """Positions that piece k of some bounds shares with piece j of others."""
-    return max(0, min(source[k + 1], target[j + 1]) - max(source[k], target[j]))

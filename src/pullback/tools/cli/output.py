@@ -65,7 +65,14 @@ def steps(total: int) -> Iterator[tuple[Progress, Any]]:
 def bar(*columns: ProgressColumn) -> Progress:
     """A progress bar on stderr that is gone when it ends; silent where that is no terminal."""
     where = error_console()
-    return Progress(*columns, console=where, transient=True, disable=not where.is_terminal)
+    return _Bar(*columns, console=where, transient=True, disable=not where.is_terminal)
+
+
+class _Bar(Progress):
+    def stop(self) -> None:
+        # Rich 13 ends a bar that it never showed with an empty line.
+        if not self.disable:
+            super().stop()
 
 
 def ensure_writable(path: Path | None) -> None:

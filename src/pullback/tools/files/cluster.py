@@ -408,6 +408,8 @@ def _client(job: Job) -> Iterator[Any]:
                     threads_per_worker=1,
                     memory_limit=limit,
                     dashboard_address=None,
+                    # Or else the scheduler listens at 8787, and warns where another one does.
+                    scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
                     silence_logs=logging.CRITICAL,
                     env={"PULLBACK_NUM_THREADS": str(threads)},
                 )
