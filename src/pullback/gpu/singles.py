@@ -6,6 +6,8 @@ runs at a sixty-fourth of the speed.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..formulas.folds import PEAK, add
 from ..formulas.primitives import (
     INF,
@@ -198,7 +200,7 @@ STD_BACKWARD_IN_SINGLES = RowFormula(
 )
 
 # By the records that they stand in for, as elements narrower than float64 have them.
-_IN_SINGLES = {
+_IN_SINGLES: dict[str, dict[Any, Any]] = {
     "f32": {
         NORM2: NORM2_IN_SINGLES,
         NORM2_BACKWARD: NORM2_BACKWARD_IN_SINGLES,
