@@ -219,18 +219,31 @@ KILLED = """
 """
 
 
-# The command, which kills a worker of the cluster when the first of its chunks is written.
+# Workers that take their time, so that there is something left to do when one is killed.
+SLOW = """
+    import time
+    from pullback.tools.files import shares
+
+    def slow_write(*what, write=shares.write):  # may be loaded twice
+        time.sleep(0.05)
+        return write(*what)
+
+    shares.write = slow_write
+"""
+
+# The command, which kills a worker of the cluster when it notes for the third time how far it is.
 KILLS = """
     import os, signal, sys
     from pullback.tools.cli import main
     from pullback.tools.files import cluster, partial
 
     cluster.TASK_BYTES = 1 << 12
-    save, victims = partial.Note.save, [int(sys.argv[1])]
+    save, calls = partial.Note.save, []
 
     def kill_and_save(*what, **how):
-        if victims:
-            os.kill(victims.pop(), signal.SIGKILL)
+        calls.append(what)
+        if len(calls) == 3:
+            os.kill(int(sys.argv[1]), signal.SIGKILL)
         return save(*what, **how)
 
     partial.Note.save = kill_and_save
@@ -293,9 +306,10 @@ class TestWorkers:
         """Its tasks are run again by others. One client in a process: the command has its own."""
         x = normal(3, 12_000)
         np.save(tmp_path / "x.npy", np.asfortranarray(x))
-        script = tmp_path / "kills.py"
+        script, slow = tmp_path / "kills.py", tmp_path / "slow.py"
         script.write_text(textwrap.dedent(KILLS))
-        with two_workers() as cluster:
+        slow.write_text(textwrap.dedent(SLOW))
+        with two_workers(preload=[str(slow)]) as cluster:
             victim = cluster.workers[0].pid
             line = ("cumsum", "--x", tmp_path / "x.npy", "--axis", 1, "--out", tmp_path / "y.npy",
                     "--cluster", cluster.scheduler_address)  # fmt: skip
@@ -311,7 +325,7 @@ class TestWorkers:
         assert done.returncode == 0, done.stderr
         assert int(re.search(r"(\d+) blocks", done.stdout)[1]) > 20
         assert same(np.load(tmp_path / "y.npy"), pb.cumsum(x, 1))
-        assert contents(tmp_path).keys() == {"x.npy", "kills.py", "y.npy"}
+        assert contents(tmp_path).keys() == {"x.npy", "kills.py", "slow.py", "y.npy"}
 
     def test_a_run_that_was_killed_goes_on(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
