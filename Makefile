@@ -8,12 +8,12 @@ PIP := -m pip --disable-pip-version-check install -qq
 # Installed by itself and first: left to choose while resolving the rest, pip may take another build.
 TORCH := $(shell sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml | head -n 1)
 
-.PHONY: help test check bench lint types suite quick mutants fuzz format tables site links package pythons portable lowest clean
+.PHONY: help test check bench lint types suite quick mutants fuzz format tables docs links package pythons portable lowest clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-test: lint types site suite mutants ## all that must hold: lint, types, the site, the suite, planted faults (25 minutes on two cores, kernels not kept)
+test: lint types docs suite mutants ## all that must hold: lint, types, the site, the suite, planted faults (25 minutes on two cores, kernels not kept)
 
 check: lint types quick ## what an edit is likely to break: lint, types and the quick tests (2 minutes)
 
@@ -69,7 +69,7 @@ tables: .venv-test/ready ## every generated file and table
 	$(TEST)/python tools/ulp_table.py
 	$(TEST)/python tools/console.py
 
-site: .venv-docs/ready ## the documentation, into docs/_build/html; a warning fails it
+docs: .venv-docs/ready ## the documentation, into docs/_build/html; a warning fails it
 	$(DOCS)/sphinx-build -b html -W --keep-going docs docs/_build/html
 
 links: .venv-docs/ready ## whether links to other sites lead somewhere; needs a network

@@ -1,4 +1,4 @@
-"""How the site is built: `make site`, which fails on any warning."""
+"""How the site is built: `make docs`, which fails on any warning."""
 
 from __future__ import annotations
 

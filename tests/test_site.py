@@ -1,6 +1,6 @@
 """The site: every page is in its lists, and the tables of names are those of the frameworks.
 
-Building it is `make site`, which `make test` runs too; links between pages are looked at in
+Building it is `make docs`, which `make test` runs too; links between pages are looked at in
 `test_docs.py`.
 """
 
