@@ -20,6 +20,7 @@ pytest.importorskip("triton")
 
 from pullback.gpu.bind import bind
 from pullback.gpu.primitives import PRIMITIVES
+from pullback.gpu.singles import in_singles
 from triton_cells import launch, launch_of
 
 
@@ -63,6 +64,10 @@ def kernels(name: str, selection: tuple) -> list:
     return [s.kernel for s in launch(case.problem).steps]
 
 
+# Where functions of records are; those that a GPU alone has among them.
+FORMULAS = ("pullback.formulas", "pullback.gpu.singles")
+
+
 @pytest.mark.parametrize(("name", "selection"), RECORDS)
 def test_both_compilers_bind_the_same_functions(name, selection):
     for function in functions_of(OPS[name].record(selection)):
@@ -74,7 +79,7 @@ def test_both_compilers_bind_the_same_functions(name, selection):
 def test_kernels_call_nothing_but_the_record_and_the_primitives(name, selection):
     """The globals of a generated kernel lead to the record's code, and to no other formula."""
     wanted: dict[str, types.CodeType] = {}
-    record = OPS[name].record(selection, "f32")
+    record = in_singles(OPS[name].record(selection, "f32"), "f32")
     for function in functions_of(record):
         wanted |= codes(function)
     own = {id(p) for p in PRIMITIVES.values()}
@@ -83,7 +88,7 @@ def test_kernels_call_nothing_but_the_record_and_the_primitives(name, selection)
     def follow(function) -> None:
         for value in function.__globals__.values():
             code = getattr(getattr(value, "fn", None), "__code__", None)
-            if code is None or id(value) in own or not value.fn.__module__.startswith("pullback.f"):
+            if code is None or id(value) in own or not value.fn.__module__.startswith(FORMULAS):
                 continue
             reached[f"{value.fn.__module__}.{value.fn.__qualname__}"] = code
             follow(value.fn)
