@@ -27,7 +27,7 @@ from ..formulas.record import (
     repeats,
 )
 from .bind import bind
-from .primitives import pick
+from .primitives import earlier, pick
 from .source import Source, compile_source
 
 STORED = {n: f"tl.{e.dtype.name}" for n, e in ELEMENTS.items()} | {"bool": "tl.int1"}
@@ -175,7 +175,7 @@ class Frame:
     def __init__(self, formula: RowFormula | ScanFormula, shape: Shape, extra: tuple[str, ...]):
         self.formula, self.shape, self.extra = formula, shape, extra
         self.source = Source()
-        self.names: dict = {"tl": tl, "pick": pick}
+        self.names: dict = {"tl": tl, "pick": pick, "earlier": earlier}
         # What is repeated until nothing moves compares sums with elements, digit by digit.
         self.compute = "tl.float64" if repeats(formula) else COMPUTE[shape.element]
         self.axis_dim = 0 if shape.across else 1
@@ -436,9 +436,11 @@ class Frame:
         """A carry of each unit spread over the tile, as the elements meet it.
 
         Carries are float64 and widen what they meet, so that a long axis loses nothing between
-        blocks. Where exp is taken they are narrowed: float64 exp is an order slower.
+        blocks. Where exp is taken, or numbers are scaled, they are narrowed: that is an order
+        slower in float64 and takes twice the registers.
         """
-        narrow = f".to({self.kind})" if "exp" in primitives_of(monoid.combine) else ""
+        slow = {"exp", "mantissa"} & set(primitives_of(monoid.combine))
+        narrow = f".to({self.kind})" if slow else ""
         return [f"{self.units(s)}{narrow}" for s in state]
 
     def reduce(
@@ -460,6 +462,20 @@ class Frame:
             f"{', '.join(state)} = tl.associative_scan({given}, {self.axis_dim}, {function}, "
             f"reverse={reverse})"
         )
+
+    def excluded(
+        self, monoid: Monoid, state: Sequence[str], result: str, reverse: bool
+    ) -> list[str]:
+        """The states up to the lane before each, of those up to and with it."""
+        found = self.state(result, monoid)
+        first = self.lanes(f"(lane == {'B - 1' if reverse else '0'})")
+        for name, own, identity in zip(found, state, monoid.identity, strict=True):
+            given = f"({own}, {own}, tl.full({self.tile}, 1, tl.int32))"
+            scan = f"tl.associative_scan({given}, {self.axis_dim}, earlier, reverse={reverse})"
+            self.source(f"{name}, _, _ = {scan}")
+            nothing = f"tl.full([1, 1], {literal(identity)}, {self.kind})"
+            self.source(f"{name} = tl.where({first}, {nothing}, {name})")
+        return found
 
     def last(self, state: Sequence[str], reverse: bool) -> list[str]:
         """The last state of a scan, one for every unit, in float64."""

@@ -215,20 +215,16 @@ class _Scan(Frame):
         known: dict[str, str] = {}
         known_aside: dict[str, str] = {}
         if prefix:
-            position, mask = self.aside(self.forwards, "earlier")
-            lifted = self.lift(
-                prefix, self.operands_at(prefix.lift, position, mask, "earlier"), "prior", mask
-            )
-            self.scan(prefix, lifted, not self.forwards)
-            if before:
-                self.combine(prefix, self.carried(prefix, before), lifted, lifted)
-            known = dict(zip(prefix.state, lifted, strict=True))
-            if not formula.inclusive and set(prefix.state) & set(parameters(monoid.lift)):
-                # What comes before the next position is what comes before this one and itself.
-                own = self.operands_at(prefix.lift, "axis", "here", "own")
-                here = self.lift(prefix, own, "here", "here")
-                self.combine(prefix, lifted, here, here)
-                known_aside = dict(zip(prefix.state, here, strict=True))
+            own = self.operands_at(prefix.lift, "axis", "here", "own")
+            here = self.lift(prefix, own, "here", "here")
+            self.scan(prefix, here, not self.forwards)
+            prior = self.excluded(prefix, here, "prior", not self.forwards)
+            for states in (prior, here):
+                if before:
+                    self.combine(prefix, self.carried(prefix, before), states, states)
+            known = dict(zip(prefix.state, prior, strict=True))
+            # What comes before the next position is what comes before this one and itself.
+            known_aside = dict(zip(prefix.state, here, strict=True))
         if formula.inclusive:
             position, mask = "axis", "here"
         else:
