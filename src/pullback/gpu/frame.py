@@ -463,18 +463,22 @@ class Frame:
             f"reverse={reverse})"
         )
 
+    def moved(self, result: str, value: str, edge: str, reverse: bool) -> None:
+        """What the lane before each has, and ``edge`` on the first."""
+        first = self.lanes(f"(lane == {'B - 1' if reverse else '0'})")
+        given = f"({value}, {value}, tl.full({self.tile}, 1, tl.int32))"
+        scan = f"tl.associative_scan({given}, {self.axis_dim}, earlier, reverse={reverse})"
+        self.source(f"{result}, _, _ = {scan}")
+        self.source(f"{result} = tl.where({first}, {edge}, {result})")
+
     def excluded(
         self, monoid: Monoid, state: Sequence[str], result: str, reverse: bool
     ) -> list[str]:
         """The states up to the lane before each, of those up to and with it."""
         found = self.state(result, monoid)
-        first = self.lanes(f"(lane == {'B - 1' if reverse else '0'})")
         for name, own, identity in zip(found, state, monoid.identity, strict=True):
-            given = f"({own}, {own}, tl.full({self.tile}, 1, tl.int32))"
-            scan = f"tl.associative_scan({given}, {self.axis_dim}, earlier, reverse={reverse})"
-            self.source(f"{name}, _, _ = {scan}")
             nothing = f"tl.full([1, 1], {literal(identity)}, {self.kind})"
-            self.source(f"{name} = tl.where({first}, {nothing}, {name})")
+            self.moved(name, own, nothing, reverse)
         return found
 
     def last(self, state: Sequence[str], reverse: bool) -> list[str]:

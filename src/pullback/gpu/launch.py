@@ -17,7 +17,6 @@ from ..formulas.record import (
     is_pointwise,
     names_read,
     parameters,
-    reads_neighbours,
     repeats,
 )
 from ..memory.view import DTYPES
@@ -211,12 +210,10 @@ class Launch:
     def _stages(self, programs: int) -> int:
         """Blocks under way in the loop of a scan; 0 where nothing is read ahead.
 
-        What lies one position aside, or at an odd address, is copied an element at a time, which
-        takes longer than to wait for it; and at an odd address the copies change how tiles lie.
+        At an odd address the copies change how tiles lie, and are made an element at a time, which
+        takes longer than to wait for it.
         """
-        formula = self.formula
-        aside = not formula.inclusive or formula.prefix or reads_neighbours(formula)
-        if aside or self.shape.odd:
+        if self.shape.odd:
             return 0
         read = sum(DTYPES[p.dtype].itemsize for p in self.shape.inputs if p.full)
         return choose_stages(self.tile.units * self.tile.block * read, programs)

@@ -148,8 +148,9 @@ def choose_tile(
 
     def grown(span: int, block: int, cuts: bool) -> tuple[int, int]:
         """A tile large enough for programs to ask for IN_FLIGHT bytes, as far as it helps."""
-        # A loop over the blocks of a scan holds carries too, 130 to 230 registers in all.
-        warps = MOST_WARPS if work == "fold" else 4 if (work, item) == ("both ways", 8) else 8
+        # A loop over the blocks of a scan holds carries too: of eight warps of one that runs both
+        # ways (240 registers a thread) a core holds one program, of four (160) it holds three.
+        warps = {"fold": MOST_WARPS, "both ways": 4}.get(work, 8)
         while block < whole and asked(span, block, cuts) < IN_FLIGHT:
             narrower = span
             if span * block >= warps * WARP * per_thread:
