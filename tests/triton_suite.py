@@ -35,9 +35,9 @@ from grid import (
 )
 from pullback.core.declare import Role
 from pullback.formulas.primitives import NOWHERE
+from pullback.formulas.record import in_singles
 from pullback.gpu import backend, launch, tiles
 from pullback.gpu.primitives import exp, exponent, ldexp, mantissa
-from pullback.gpu.singles import in_singles
 from pullback.gpu.tiles import Tile
 from pullback.tools.case import Case
 from pullback.tools.choices import chosen
@@ -360,9 +360,10 @@ def test_schedules(name, schedule, monkeypatch):
 
 # Those with a record for rows that are not held, and one of those without.
 ONLINE = ["sum"]
-ONLINE += [
-    n for n in UNCUT if getattr(in_singles(OPS[n].record(element="f32"), "f32"), "online", None)
-]
+for n in UNCUT:
+    record = OPS[n].record(element="f32")
+    if getattr(in_singles(record, "f32") or record, "online", None):
+        ONLINE.append(n)
 
 
 @pytest.mark.parametrize(("name", "schedule"), in_turn(ONLINE, *list(SCHEDULES)[1:3]))

@@ -93,6 +93,7 @@ class Shape:
     long: bool = False  # positions along the axis may exceed what float32 counts
     backwards: bool = False  # the forward direction runs towards lower indices
     fast: bool = False  # values of a row may be computed in float32
+    in_range: bool = False  # the formula stays within the range of float32
     stays_narrow: bool = False  # a held row stays as it is stored, and is widened for every look
     in_vectors: tuple[str, ...] = ()  # sizes and strides that are passed in vectors
     vector: int = 1  # elements of such a vector
@@ -312,11 +313,13 @@ class Frame:
         base = f"even_{port.name}" if twin else f"at_{port.name}"
         return f"{self.units(base)} + {along}"
 
-    def loaded(self, port: Port, place: str, mask: str, kind: str, twin: str = "") -> str:
+    def loaded(
+        self, port: Port, place: str, mask: str, kind: str, twin: str = "", position: str = ""
+    ) -> str:
         """What formulas get to see of an operand: a condition, or a number of some type."""
         text = f"tl.load({place}, mask={mask}, other=0)"
         if twin:
-            never = f"({mask} & {self.lanes('(axis >= length + B)')})"
+            never = f"({mask} & {self.lanes(f'({position} >= length + B)')})"
             text = f"tl.where({never}, tl.load({twin}, mask={never}, other=0), {text})"
         return f"({text} != 0)" if port.dtype == "bool" else f"{text}.to({kind})"
 
@@ -360,7 +363,7 @@ class Frame:
         else:
             place, kind = self.place(port, position), kind or self.type_in_tile(port)
         twin = self.place(port, position, twin=True) if port.odd and not per_unit else ""
-        text = self.loaded(port, place, mask, kind, twin)
+        text = self.loaded(port, place, mask, kind, twin, position)
         if name not in full and borders.get(back):
             text = f"tl.where({exists}, {text}, {literal(borders[back])})"
             text = f"({text} != 0)" if port.dtype == "bool" else text
@@ -372,9 +375,9 @@ class Frame:
         names = [*self.shape.full, *(f"{n}_before" for n in self.shape.full)]
         return [n for n in dict.fromkeys(names) if n in wanted]
 
-    def store(self, port: Port, value: str) -> None:
+    def store(self, port: Port, value: str, position: str = "axis", mask: str = "here") -> None:
         """A tile of an output."""
-        self._store(port, self.place(port, "axis"), value, "here")
+        self._store(port, self.place(port, position), value, mask)
 
     def store_units(self, port: Port, value: str, mask: str = "inside") -> None:
         """One value for every unit."""

@@ -38,6 +38,9 @@ class Tile:
         Warps of a program.
     chunk, chunks
         Elements along the axis that a program walks in turn, and how many programs share a row.
+    tail
+        Elements at the end of a row that are held for the next look while blocks before them are
+        read again; a power of two, or 0.
     """
 
     units: int
@@ -45,6 +48,7 @@ class Tile:
     warps: int
     chunk: int
     chunks: int
+    tail: int = 0
 
     @property
     def is_split(self) -> bool:
@@ -81,6 +85,9 @@ _PER_THREAD = {
 _HELD = {2: 2**16, 4: 2**15, 8: 2**14}
 _MOST_HELD = {2: 2**15, 4: 2**15, 8: 2**14}
 HELD_NARROW = 2**15
+# Rows up to here are held as far as that goes. What one program reads of a longer row before it
+# comes back to it, on all cores at once, is more than their cache has.
+LONGEST_TAILED = 2**16
 
 
 def choose_tile(
@@ -91,6 +98,7 @@ def choose_tile(
     outer: int = 1,
     across: bool = False,
     held: int = 0,
+    tailed: int = 0,
 ) -> Tile:
     """Tile, warps and chunks.
 
@@ -106,6 +114,8 @@ def choose_tile(
         Whether lanes lie across units.
     held
         Operands of a fold that are looked at more than once.
+    tailed
+        The same where a row is not held as a whole.
     """
     per_thread = _PER_THREAD[work][item]
     if across and work != "pointwise" and (work, item) != ("scan", 2):
@@ -114,17 +124,21 @@ def choose_tile(
     usual = 4 * WARP * per_thread
     most = (4 if work == "pointwise" else MOST_WARPS) * WARP * per_thread
     whole = ceil_to_power(length)
-    fits = held and whole <= min(_HELD[item] // held, _MOST_HELD[item])
-    if fits and not across and whole > most and units * outer >= FEW:
-        narrow = item == 2 and whole >= HELD_NARROW
-        return Tile(1, whole, 2 * MOST_WARPS if narrow else MOST_WARPS, whole, 1)
+    may_hold = not across and whole > most and units * outer >= FEW
+    if held and may_hold and whole <= min(_HELD[item] // held, _MOST_HELD[item]):
+        return Tile(1, whole, _warps_to_hold(item, whole), whole, 1)
+    if tailed and may_hold and length <= LONGEST_TAILED:
+        tail = min(_HELD[item] // tailed, _MOST_HELD[item])
+        return Tile(1, most, _warps_to_hold(item, tail), whole, 1, tail)
     if across:
         # 128 bytes of a row side by side at least, where there are as many.
         span = min(ceil_to_power(units), max(128 // item, usual // whole))
         block = whole if whole * span <= most else max(1, usual // span)
     else:
         block = whole if whole <= most else usual
-        span = min(ceil_to_power(units), max(1, usual // block))
+        # Every thread computes the values of all rows of its tile: of fewer, two warps.
+        several = usual // 2 if work == "fold" else usual
+        span = min(ceil_to_power(units), max(1, several // block))
     block = min(block, whole)
     if work == "pointwise":
         warps = _warps(span * block, per_thread)
@@ -184,6 +198,10 @@ def choose_stages(nbytes: int, programs: int) -> int:
     """
     ahead = min(MOST_AHEAD, max(2, _ceil(2 * IN_FLIGHT, programs * nbytes)))
     return 1 + max(1, min(ahead, AHEAD_BYTES // nbytes))
+
+
+def _warps_to_hold(item: int, elements: int) -> int:
+    return 2 * MOST_WARPS if item == 2 and elements >= HELD_NARROW else MOST_WARPS
 
 
 def _warps(elements: int, per_thread: int) -> int:
