@@ -194,9 +194,9 @@ def choose_stages(nbytes: int, programs: int) -> int:
     """Blocks of a loop under way at once: those asked for ahead, and the one that is computed.
 
     ``nbytes`` is what a program reads for a block. Half the programs are taken to run at once, for
-    lack of registers.
+    lack of registers, and of MANY or more half of MANY.
     """
-    ahead = min(MOST_AHEAD, max(2, _ceil(2 * IN_FLIGHT, programs * nbytes)))
+    ahead = min(MOST_AHEAD, max(2, _ceil(2 * IN_FLIGHT, min(programs, MANY) * nbytes)))
     return 1 + max(1, min(ahead, AHEAD_BYTES // nbytes))
 
 
