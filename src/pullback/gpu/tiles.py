@@ -85,6 +85,8 @@ _PER_THREAD = {
 _HELD = {2: 2**16, 4: 2**15, 8: 2**14}
 _MOST_HELD = {2: 2**15, 4: 2**15, 8: 2**14}
 HELD_NARROW = 2**15
+# Of an operand of which the tail is held, beside what a loop needs.
+_MOST_TAIL = {2: 2**15, 4: 2**14, 8: 2**13}
 # Rows up to here are held as far as that goes. What one program reads of a longer row before it
 # comes back to it, on all cores at once, is more than their cache has.
 LONGEST_TAILED = 2**16
@@ -128,7 +130,7 @@ def choose_tile(
     if held and may_hold and whole <= min(_HELD[item] // held, _MOST_HELD[item]):
         return Tile(1, whole, _warps_to_hold(item, whole), whole, 1)
     if tailed and may_hold and length <= LONGEST_TAILED:
-        tail = min(_HELD[item] // tailed, _MOST_HELD[item])
+        tail = min(_HELD[item] // tailed, _MOST_TAIL[item])
         return Tile(1, most, _warps_to_hold(item, tail), whole, 1, tail)
     if across:
         # 128 bytes of a row side by side at least, where there are as many.
