@@ -22,8 +22,8 @@ class Module:
     def __init__(self, name: str):
         self.module = ir.Module(name)
         self.module.triple = llvm.get_process_triple()
-        # Functions of C that LLVM calls by itself, such as memcpy, are called by their addresses. The
-        # memory manager keeps room for these, and none for the tables of a call of a shorter reach.
+        # Functions of C that LLVM calls by itself, such as memcpy, are called by address: its
+        # loader keeps room for these, and none for the tables that a shorter call needs.
         by_address = self.module.add_metadata([I32(7), "RtLibUseGOT", I32(1)])
         self.module.add_named_metadata("llvm.module.flags", by_address)
         self._made: dict[Any, tuple[ir.Function, Value]] = {}
@@ -91,7 +91,9 @@ class Module:
 
 
 def _kinds(value: Value) -> Any:
-    return tuple(_kinds(v) for v in value) if isinstance(value, tuple) else str(value.type)
+    if isinstance(value, tuple):
+        return tuple(_kinds(v) for v in value)
+    return None if value is None else str(value.type)
 
 
 def _set_result(made: ir.Function, kind: ir.Type) -> None:
