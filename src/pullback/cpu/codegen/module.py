@@ -53,8 +53,6 @@ class Module:
             self._made[key] = self._define(function, values, name)
         made, result = self._made[key]
         found = builder.call(made, leaves(tuple(values)))
-        if result is None:
-            return None
         if not isinstance(found.type, ir.LiteralStructType):
             return like(result, iter([found]))
         parts = (builder.extract_value(found, k) for k in range(len(found.type.elements)))
@@ -73,11 +71,11 @@ class Module:
         ir.IRBuilder(entry).branch(begin)
         builder = ir.IRBuilder(begin)
         result = self._body(builder, function, like(tuple(values), iter(made.args)))
-        if result is None and not is_entry:
-            builder.ret_void()
-            return made, None
-        result = at_run_time(0 if result is None else result)
+        result = at_run_time(0 if is_entry and result is None else result)
         parts = leaves(result)
+        if not parts:
+            builder.ret_void()
+            return made, result
         returned = parts[0]
         if len(parts) != 1:
             returned = ir.LiteralStructType([p.type for p in parts])(ir.Undefined)
