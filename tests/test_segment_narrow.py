@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cells import OPS, arrays_of, cover, outputs_for, same_bytes
-from grid import MIXED, default, is_segmented, variants
+from grid import EXAMPLES, default, is_segmented, variants
 from machines import assume
 from pullback.core.declare import Role
 from pullback.cpu import segment_launch
@@ -15,7 +15,7 @@ from pullback.tools.choices import chosen
 from quick_data import quick_operands, quick_run
 
 SEGMENTED = [n for n, op in OPS.items() if is_segmented(op)]
-SHOWN = [(n, "f32") for n in SEGMENTED] + [(n, "bf16") for n in SEGMENTED if n in MIXED]
+SHOWN = [(n, "f32") for n in SEGMENTED] + [(n, "bf16") for n in SEGMENTED if n in EXAMPLES]
 ROWS, WIDE, SEGMENTS = 300, 9, 150
 
 
