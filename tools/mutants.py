@@ -39,7 +39,7 @@ NOT_RUN = 70
 # What tests import beside the package, and words in the names of the tests that do; each group has
 # the imports of those before it.
 OTHERS = (
-    (("hypothesis.extra.numpy", "ml_dtypes", "mpmath", "numba", "pytest"), ()),
+    (("hypothesis.extra.numpy", "llvmlite.binding", "ml_dtypes", "mpmath", "pytest"), ()),
     (("torch", "torch.distributed"), ("torch", "pyg", "interop", "shards", "triton")),
     (("jax",), ("jax",)),
 )
@@ -66,8 +66,6 @@ def import_group(group: int) -> None:
     """Import what trials of a group need beside the package."""
     for name in OTHERS[group][0]:
         importlib.import_module(name)
-    if not group:  # the first function that Numba compiles makes most of it
-        sys.modules["numba"].njit("int64(int64)")(lambda n: n + 1)
     assert not [name for name in sys.modules if name.split(".")[0] == "pullback"]
 
 
