@@ -111,13 +111,13 @@ def gives_everything(choice: dict[str, Any]) -> bool:
 
 def loop_nest(op: pb.Op) -> tuple[Any, ...]:
     """What the walk over memory depends on: the parts of the record, not what they compute."""
-    formula = op.record(element="f32")
+    formula = in_doubles(op.record(element="f32"), "f32")
     asks = frozenset(names_read(formula) & {"index", "first"}), reads_neighbours(formula)
     shape = is_segmented(op), len(op.writes), type(formula), *asks
     if isinstance(formula, RowFormula):
         folds = [step.monoid for step in formula.passes if step.monoid]
-        selects = any(monoid.selects for monoid in folds)
-        return *shape, len(folds), selects, repeats(formula), formula.finish is None
+        ways = {(monoid.selects, monoid.brief is not None) for monoid in folds}
+        return *shape, len(folds), frozenset(ways), repeats(formula), formula.finish is None
     parts = (formula.prefix, formula.start, formula.end, formula.quiet, formula.scaled)
     return *shape, formula.inclusive, tuple(p is not None for p in parts)
 

@@ -1,4 +1,4 @@
-"""An op of each loop nest cut at random places has the bytes of the uncut one."""
+"""Ops cut at random places have the bytes of uncut ones."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ FAULTS = (
     Fault(
         "few columns: a lane that is done goes on",
         "cpu/codegen/side_by_side.py",
-        'inside = builder.icmp_signed("<", splat(builder, args[1]), counts)',
-        'inside = builder.icmp_signed("<=", splat(builder, args[1]), counts)',
+        'inside = builder.icmp_signed("<", splat(builder, k), counts)',
+        'inside = builder.icmp_signed("<=", splat(builder, k), counts)',
         "test_segment_narrow.py::test_few_columns_have_the_bytes_of_many[segment_prod-f32]",
     ),
     Fault(
