@@ -94,6 +94,9 @@ def test_rows_too_long_to_be_held_keep_their_tail(item, held, tail):
             assert tile.tail >= tile.block
     assert not choose_tile("fold", item, 2**16 + 1, 4096, held=held, tailed=held).tail
     assert not choose_tile("fold", item, 2**16, 64, held=held, tailed=held).tail
+    # Of three operands there is less of each, and of many not a block.
+    assert is_power(choose_tile("fold", item, 2**16, 4096, tailed=3).tail)
+    assert not choose_tile("fold", item, 2**16, 4096, tailed=16).tail
     # A row that is looked at once, if it is not held, is not.
     assert not choose_tile("fold", item, 2**16, 4096, held=held).tail
 

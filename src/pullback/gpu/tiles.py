@@ -65,6 +65,10 @@ def ceil_to_power(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+def _floor_to_power(n: int) -> int:
+    return 1 << (n.bit_length() - 1)
+
+
 def _ceil(n: int, step: int) -> int:
     return -(-n // step)
 
@@ -129,8 +133,9 @@ def choose_tile(
     may_hold = not across and whole > most and units * outer >= FEW
     if held and may_hold and whole <= min(_HELD[item] // held, _MOST_HELD[item]):
         return Tile(1, whole, _warps_to_hold(item, whole), whole, 1)
-    if tailed and may_hold and length <= LONGEST_TAILED:
-        tail = min(_HELD[item] // tailed, _MOST_TAIL[item])
+    tail = _floor_to_power(min(_HELD[item] // tailed, _MOST_TAIL[item])) if tailed else 0
+    # What lies before a tail is whole blocks, the last of which ends within the row.
+    if tail >= most and may_hold and length <= LONGEST_TAILED:
         return Tile(1, most, _warps_to_hold(item, tail), whole, 1, tail)
     if across:
         # 128 bytes of a row side by side at least, where there are as many.
