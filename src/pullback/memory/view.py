@@ -566,7 +566,7 @@ def _find_viewer(obj: Any, name: str) -> Callable[[Any, str], View]:
         return _view_dlpack
     raise UnsupportedError(
         f"{name}: expected a NumPy array, torch tensor, JAX array, TensorRef or an object with "
-        f"__dlpack__, got {_type_name(obj)}; convert it with numpy.asarray(x, dtype) first"
+        f"__dlpack__, got {_type_name(obj)}; convert it with numpy.asarray first"
     )
 
 
