@@ -50,7 +50,7 @@ WHERE = Operand(
     optional=True,
     known_as="mask",
     broadcasts=True,
-    doc="True where an element counts; what the others hold is not read. Broadcast to the full shape.",
+    doc="True where an element counts; the others are not read. Broadcast to the full shape.",
 )
 
 TIES = "Who takes the gradient where several elements hold the extreme."
