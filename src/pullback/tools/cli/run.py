@@ -267,7 +267,9 @@ def _refusal(op: Op, name: str, text: str) -> str:
 
 
 def _check_format(option: str, path: Path) -> None:
-    """Refuse a name that promises a format other than those that are written."""
+    """Refuse a name that promises a format other than those that are written, or that is none."""
+    if not path.name:
+        raise click.ClickException(f"--{option}: expected the name of a file, got a folder")
     if path.suffix.lower() not in (".npy", ".npz", *RAW) and not is_zarr(path):
         listed = ", ".join(s for s in RAW if s)
         raise click.ClickException(
