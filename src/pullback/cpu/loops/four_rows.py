@@ -15,6 +15,7 @@ from ..codegen.jit import inlined
 from ..codegen.lanes import LANES
 from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
+from ..codegen.target import registers
 from ..codegen.vectors import counting, first_lanes, no_vectors
 from ..words import EXTENT
 
@@ -38,11 +39,19 @@ def leading(formula: RowFormula, operands: Operands) -> int:
     for step in formula.passes:
         if _is_heavy(step) or step.again or is_extreme(step.monoid, operands):
             break
+        if step.monoid and not _fits(len(step.monoid.state)):
+            break
         read |= _operands_of(step, operands)
         if len(read) > 1:
             break
         count += 1
     return count if any(step.monoid for step in formula.passes[:count]) else 0
+
+
+def _fits(components: int) -> bool:
+    """Whether the states of four rows leave half of the registers to arithmetic."""
+    vectors = registers()
+    return 2 * ROWS * components * vectors.of_lanes <= vectors.count
 
 
 def _operands_of(step: Pass, operands: Operands) -> set[str]:

@@ -1,0 +1,63 @@
+"""The vector registers that LLVM uses on the target that kernels are compiled for.
+
+That need not be this CPU (``NUMBA_CPU_NAME``), and what a target has follows from its name and its
+features together, so it is asked to compile something. No result depends on any of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from llvmlite import binding, ir
+from numba.core.registry import cpu_target
+
+from .lanes import DOUBLES, I1, LANES
+
+
+@dataclass(frozen=True)
+class Registers:
+    """Vector registers.
+
+    Attributes
+    ----------
+    of_lanes
+        How many of them eight float64 take.
+    count
+        How many there are.
+    masks
+        Whether a truth value per lane is a bit of a register of its own.
+    """
+
+    of_lanes: int
+    count: int
+    masks: bool
+
+
+def _example() -> str:
+    """Two loads, a choice between them by bits, and a store."""
+    module = ir.Module()
+    place, bits = DOUBLES.as_pointer(), ir.IntType(LANES)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [place, bits]), "choose")
+    builder = ir.IRBuilder(function.append_basic_block())
+    one = builder.load(function.args[0])
+    other = builder.load(builder.gep(function.args[0], [ir.IntType(32)(1)]))
+    chosen = builder.bitcast(function.args[1], ir.VectorType(I1, LANES))
+    builder.store(builder.select(chosen, one, other), function.args[0])
+    builder.ret_void()
+    return str(module)
+
+
+@cache
+def registers() -> Registers:
+    """Those of the target."""
+    target = cpu_target.target_context.codegen()._tm
+    code = target.emit_assembly(binding.parse_assembly(_example()))
+    masks = "%k" in code
+    if "%zmm" in code:
+        return Registers(1, 32, masks)
+    if "%ymm" in code:
+        return Registers(2, 32 if masks else 16, masks)
+    if "%xmm" in code:
+        return Registers(4, 32 if masks else 16, masks)
+    return Registers(4, 32, masks)
