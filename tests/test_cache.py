@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import llvmlite.binding as llvm
-import numba
 import pytest
 
 from pullback.cpu import compile as compiling
-from pullback.cpu import disk, emit, loader
-from pullback.cpu.compile import compile_for_c, source_digest
+from pullback.cpu import disk, loader
+from pullback.cpu.codegen.functions import inner
+from pullback.cpu.compile import compile_words, source_digest
 from scripts import SOURCE, run_script
 
 # Prints the result of an op and whether each kernel came from disk.
@@ -158,8 +158,9 @@ def from_disk(name: str = "plus_one", step: int = 1) -> bool:
     def function(x):
         return x + step
 
-    function.__name__ = function.__qualname__ = name
-    made = compile_for_c(name, "int64(int64)", lambda: function)
+    marked = inner(function)
+    marked.name = name
+    made = compile_words(marked)
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(made.address)(1) == 1 + step
     return made.from_cache
 
@@ -312,23 +313,16 @@ def test_every_byte_of_a_file_counts(folder):
     assert file.read_bytes()[: len(magic)] == magic
 
 
-@pytest.mark.parametrize(
-    "changed", ["llvmlite.__version__", "pullback.cpu.loader.version_of_numba"]
-)
-def test_another_version_of_a_library_does_not_load(folder, monkeypatch, changed):
-    value = "0.0.1" if changed.startswith("llvmlite") else lambda: "0.0.1"
-    monkeypatch.setattr(changed, value)
+def test_another_version_of_llvm_does_not_load(folder, monkeypatch):
+    monkeypatch.setattr("llvmlite.__version__", "0.0.1")
     monkeypatch.setattr(compiling, "platform_tag", loader.platform_tag.__wrapped__)
     assert not from_disk()
 
 
-def test_the_version_of_numba_is_told_without_importing_it():
-    assert loader.version_of_numba() == numba.__version__
-
-
-def test_what_the_environment_tells_numba_counts(folder, monkeypatch):
+@pytest.mark.parametrize("variable", loader.VARIABLES)
+def test_a_cpu_that_the_environment_names_counts(folder, monkeypatch, variable):
     monkeypatch.setattr(compiling, "platform_tag", loader.platform_tag.__wrapped__)
-    monkeypatch.setenv("NUMBA_OPT", "1")
+    monkeypatch.setenv(variable, "x86-64" if variable == "PULLBACK_CPU" else "-avx")
     assert not from_disk()
     assert from_disk()
 
@@ -348,20 +342,11 @@ def test_kernels_are_loaded_without_a_compiler(tmp_path):
     x = np.arange(12.0).reshape(3, 4)
     ids = np.array([1, 0, 1])
     print(pb.softmax(x)[0, 0], pb.cumsum(x)[0].tolist(), pb.segment_sum(x, ids, 2)[0].tolist())
-    print("numba" in sys.modules)
+    print("pullback.cpu.emit" in sys.modules)
     """
     values, compiles = run_script(code, PULLBACK_CACHE_DIR=tmp_path).splitlines()
     assert compiles == "True"
     assert run_script(code, PULLBACK_CACHE_DIR=tmp_path).splitlines() == [values, "False"]
-
-
-def test_compiled_in_memory_where_numba_has_changed(folder, monkeypatch):
-    def without(*_, **__):
-        raise AttributeError("no such part")
-
-    monkeypatch.setattr(emit, "compile_extra", without)
-    assert not from_disk("without", 3)
-    assert not from_disk("without", 3)
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):

@@ -85,7 +85,7 @@ def test_help_and_ops_load_no_compiler() -> None:
         from pullback.tools.cli import main
         for arguments in (["--help"], ["ops"], ["--version"]):
             assert CliRunner().invoke(main, arguments).exit_code == 0
-        loaded = {"numba", "torch", "jax", "matplotlib", "mpmath"} & set(sys.modules)
+        loaded = {"llvmlite", "torch", "jax", "matplotlib", "mpmath"} & set(sys.modules)
         assert not loaded, loaded
     """)
 
@@ -223,7 +223,7 @@ def test_env_tells_what_a_bug_report_needs(tmp_path: Path) -> None:
     assert found["pullback"] == pb.__version__
     assert found["threads"] == pb.get_num_threads()
     assert set(found["cache"]) == {"folder", "kernels", "bytes", "writable", "refused"}
-    assert {"numpy", "numba"} <= set(found["libraries"])
+    assert {"numpy", "llvmlite"} <= set(found["libraries"])
     assert "cpu_features" in found
     assert found["cache"]["folder"] in invoke("env").replace("\n", "")
 

@@ -15,7 +15,7 @@ import pytest
 import pullback as pb
 from pullback.core.declare import Operand, Role, Text, Type
 from pullback.core.problem import Problem
-from pullback.cpu.backend import NumbaRunner
+from pullback.cpu.backend import RowRunner
 from pullback.cpu.launch import Launch
 from pullback.formulas.arrays import evaluate
 from pullback.formulas.folds import TOTAL, add
@@ -55,7 +55,7 @@ def on_the_cpu(problem: Problem, operands: dict[str, np.ndarray]) -> tuple[np.nd
     dtype = DTYPES[problem.element]
     outputs = {n: np.full(problem.shape_of(n), np.nan, dtype) for n in problem.op.outputs}
     views = {n: view(a, n) for n, a in {**arrays, **outputs}.items()}
-    NumbaRunner(problem).run(views, 0, 0, 1)
+    RowRunner(problem).run(views, 0, 0, 1)
     return tuple(outputs.values())
 
 

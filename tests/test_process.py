@@ -16,7 +16,7 @@ from grid import default
 from quick_data import quick_operands, quick_run
 from scripts import SOURCE, run_script
 
-HEAVY = ("numba", "llvmlite", "torch", "jax", "triton", "mpmath", "scipy")
+HEAVY = ("llvmlite", "torch", "jax", "triton", "mpmath", "scipy")
 
 
 def import_times() -> dict[str, float]:

@@ -106,4 +106,4 @@ for name in DTYPES:
 
 
 def test_the_same_bits_without_instructions_for_float16():
-    assert run_script(SOFT, NUMBA_CPU_NAME="generic") == run_script(SOFT)
+    assert run_script(SOFT, PULLBACK_CPU="generic") == run_script(SOFT)

@@ -1,4 +1,4 @@
-"""Kernels for the target that Numba was told to compile for, which need not be this CPU."""
+"""Kernels for a CPU that the environment names, which need not be this one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ print([hashlib.sha256(r.tobytes()).hexdigest() for r in results])
 
 
 def test_float16_without_instructions_for_it():
-    assert run_script(HALVES, NUMBA_CPU_NAME="generic") == run_script(HALVES)
+    assert run_script(HALVES, PULLBACK_CPU="generic") == run_script(HALVES)
 
 
 def test_kernels_for_another_machine(tmp_path):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv-lowest"
-BOUNDED = ("click", "ml_dtypes", "mpmath", "numba", "numpy", "rich", "jax")
+BOUNDED = ("click", "ml_dtypes", "mpmath", "llvmlite", "numpy", "rich", "jax")
 TESTS = (
     "test_values", "test_api", "test_interop", "test_cache", "test_numpy_names", "test_jax_names",
     "test_jax_signatures", "test_jax_beyond", "test_jax_ffi", "test_cli_commands",

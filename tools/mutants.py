@@ -628,13 +628,11 @@ def copy_package(folder: Path) -> Path:
 
 
 def import_others() -> None:
-    """Import what trials need beside the package, and compile something once."""
+    """Import what trials need beside the package."""
     import ml_dtypes  # noqa: F401
     import mpmath  # noqa: F401
-    import numba
     import pytest  # noqa: F401
 
-    numba.njit("int64(int64)")(lambda n: n + 1)
     assert not [name for name in sys.modules if name.split(".")[0] == "pullback"]
 
 

@@ -31,11 +31,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "portable.md"
 BEGIN, END = "<!-- digests:begin -->", "<!-- digests:end -->"
 AARCH64 = ROOT / ".aarch64" / "python"
-# What a target is called, and what tells Numba the CPU.
+# What a target is called, and what tells the CPU.
 CPUS = {
     "native": {},
-    "avx2": {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""},
-    "baseline": {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": ""},
+    "avx2": {"PULLBACK_CPU": "haswell"},
+    "baseline": {"PULLBACK_CPU": "x86-64"},
     "aarch64": {},
 }
 WORDS = {

@@ -1,6 +1,6 @@
 """Gradient kernels: scans, recurrences, reductions, softmax, lerp, segment ops, cross entropy.
 
-Numba, torch, JAX and Triton load when they are first needed, not here.
+llvmlite, torch, JAX and Triton load when they are first needed, not here.
 """
 
 from __future__ import annotations

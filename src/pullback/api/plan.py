@@ -245,7 +245,7 @@ def _make_runner(problem: Problem, on_gpu: bool) -> Any:
         return make_runner(problem)
     from ..cpu import backend
 
-    return backend.SegmentRunner(problem) if problem.is_segmented else backend.NumbaRunner(problem)
+    return backend.SegmentRunner(problem) if problem.is_segmented else backend.RowRunner(problem)
 
 
 def _workspace_size(problem: Problem) -> int:

@@ -1,1 +1,1 @@
-"""CPU schedules, compiled by Numba. Importing this package imports Numba."""
+"""CPU schedules, compiled by LLVM."""

@@ -21,7 +21,7 @@ from .words import ITEMSIZE
 MOST_LAUNCHES = 256
 
 
-class NumbaRunner:
+class RowRunner:
     """Runs one problem, keeping the launches for sets of strides that it has seen."""
 
     def __init__(self, problem: Problem):

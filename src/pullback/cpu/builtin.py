@@ -1,8 +1,4 @@
-"""Native functions as builtins of Python: words in, a word out, the GIL released meanwhile.
-
-A call through a dispatcher of Numba takes 0.3 microseconds and needs a number of arguments that is
-fixed; a builtin takes a third of that and any number.
-"""
+"""Native functions as builtins of Python: words in, a word out, the GIL released meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ..memory.large_pages import madvise
-from .codegen.atomic import symbol
+from .codegen.memory import symbol
 from .compile import Native, compile_words
 
 # Words that a call may have at most.

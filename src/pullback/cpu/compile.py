@@ -1,10 +1,8 @@
 """Kernels as machine code: compiled on demand, kept in memory and on disk.
 
-The stock cache of Numba misses on closures, goes stale when a callee in another file changes, mixes
-up kernels of the same qualified name, and needs Numba to load what it kept. Here a kernel is filed
-under a digest of the package's sources, one of its formula's code, the versions of Python, Numba
-and llvmlite, and the CPU with its features. Numba is imported when there is something to compile.
-Where nothing can be kept, kernels are compiled in memory.
+A kernel is filed under a digest of the package's sources, one of its formula's code, the versions
+of Python and llvmlite, and the CPU with its features. What compiles is imported when there is
+something to compile. Where nothing can be kept, kernels are compiled in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import sys
 import threading
 import types
 from collections.abc import Callable
@@ -26,10 +23,9 @@ from llvmlite.binding import ffi
 from ..formulas.bind import names_used
 from ..formulas.record import Formula, functions_of
 from . import disk
-from .codegen.word_functions import WordFunction, object_code
-from .loader import Code, platform_tag, version_of_numba
+from .codegen.functions import Inner
+from .loader import Code, caller_machine, platform_tag, target_machine
 
-SIGNATURE = "void(int64, int64, int64)"
 _lock = threading.RLock()
 _held: list[Any] = []
 
@@ -40,10 +36,7 @@ def _before_fork() -> None:
     A child that got them from another thread in the middle of a kernel would wait for ever at its
     own first one.
     """
-    numba_lock = sys.modules.get("numba.core.compiler_lock")
-    locks = [_lock, getattr(numba_lock, "global_compiler_lock", None)]
-    locks.append(getattr(ffi.lib, "_lock", None))
-    for lock in filter(None, locks):
+    for lock in filter(None, [_lock, getattr(ffi.lib, "_lock", None)]):
         lock.__enter__()
         _held.append(lock)
 
@@ -64,7 +57,7 @@ if hasattr(os, "register_at_fork"):
 def source_digest() -> str:
     """Digest of every source file a kernel's code could come from."""
     package = Path(__file__).resolve().parents[1]
-    digest = hashlib.sha256(version_of_numba().encode())
+    digest = hashlib.sha256()
     for folder in ("formulas", "cpu"):
         for path in sorted((package / folder).rglob("*.py")):
             digest.update(path.name.encode() + path.read_bytes())
@@ -132,9 +125,9 @@ class Kernel:
         self.from_cache: bool = native.from_cache
 
 
-def _kept_or(key: str, signature: str, emitted: Callable[[], bytes | Any]) -> Native:
-    """What is on disk under a key, or what is ``emitted``: an object file, or code in memory."""
-    identity = repr((key, signature, source_digest(), *platform_tag()))
+def _kept_or(key: str, function: Callable[[], Callable], machine: Callable[[], Any]) -> Native:
+    """What is on disk under a key, or what is made of a function for a machine."""
+    identity = repr((key, source_digest(), *platform_tag()))
     folder = disk.folder_for(source_digest())
     with _lock:
         kept = disk.read(folder, identity) if folder else None
@@ -142,48 +135,21 @@ def _kept_or(key: str, signature: str, emitted: Callable[[], bytes | Any]) -> Na
             # A file that cannot be used is as good as none.
             with contextlib.suppress(Exception):
                 return Native(Code(kept), True)
-        code = emitted()
-        if not isinstance(code, bytes):
-            return Native(code, False)
+        from .emit import object_code
+
+        code = object_code(function(), machine())
         if folder:
             disk.write(folder, identity, code)
         return Native(Code(code), False)
 
 
-def compile_for_c(key: str, signature: str, make: Callable[[], Callable]) -> Native:
-    """Load what was compiled before under the same key, or compile what ``make`` builds."""
-
-    def emitted() -> bytes | Any:
-        from .emit import Unkept, emit
-
-        function = make()
-        try:
-            return emit(function, signature)
-        except (AttributeError, TypeError):  # another Numba: its parts are not what they were
-            return Unkept(function, signature)
-
-    return _kept_or(key, signature, emitted)
-
-
-def compile_words(function: WordFunction, digest: str = "") -> Native:
+def compile_words(function: Inner, digest: str = "") -> Native:
     """The C function that a function of words is; ``digest`` of sources other than these."""
-    return _kept_or(f"{function.name}-{digest}", "words", lambda: object_code(function))
+    key = f"{function.name}-{digest}-of-words"
+    return _kept_or(key, lambda: function.function, caller_machine)
 
 
 def compile_kernel(name: str, formula: Formula, make: Callable[[], Callable]) -> Kernel:
     """The kernel that ``make`` builds for a formula."""
     key = f"{name}-{formula_digest(formula)}"
-
-    def named() -> Callable:
-        from .codegen.jit import kernel_key
-
-        symbol = key.replace("-", "_")
-        token = kernel_key.set(symbol)
-        try:
-            function = make()
-        finally:
-            kernel_key.reset(token)
-        function.__name__ = function.__qualname__ = f"kernel_{symbol}"
-        return function
-
-    return Kernel(name, compile_for_c(key, SIGNATURE, named))
+    return Kernel(name, _kept_or(key, make, target_machine))

@@ -10,7 +10,8 @@ import mmap
 
 from ..memory.large_pages import ADVICE
 from .builtin import MOST_WORDS, places
-from .codegen.atomic import (
+from .codegen.functions import inner
+from .codegen.memory import (
     call,
     call_kernel,
     external,
@@ -26,7 +27,6 @@ from .codegen.atomic import (
     without_bit,
     word,
 )
-from .codegen.word_functions import function_of_words
 from .pool import (
     BUSY,
     CPU,
@@ -65,7 +65,7 @@ _failed, _room_for_words = external("PyErr_Occurred"), room_for(MOST_WORDS)
 _let_others, _take = external("PyEval_SaveThread"), external("PyEval_RestoreThread")
 
 
-@function_of_words
+@inner
 def python_call(function, arguments, count):
     """The C function behind every builtin: ``self`` is an int, the address of what to call."""
     words = _room_for_words()
@@ -83,13 +83,13 @@ def python_call(function, arguments, count):
     return call(_as_int(), answer)
 
 
-@function_of_words
+@inner
 def phase_at(program, k):
     """The words of a phase."""
     return program + 8 * (HEAD + PHASE_WORDS * k)
 
 
-@function_of_words
+@inner
 def is_due(phase, block):
     """Whether a phase has no condition, or one that was met."""
     condition = word(phase, CONDITION)
@@ -99,7 +99,7 @@ def is_due(phase, block):
 _advise, _has_advice, _advice = external("madvise"), ADVICE is not None, ADVICE or 0
 
 
-@function_of_words
+@inner
 def fill(program, block, addresses):
     """The parameter block of a program, for operands at these addresses."""
     patches = phase_at(program, word(program, PHASES))
@@ -116,7 +116,7 @@ def fill(program, block, addresses):
                 call(_advise(), first, last - first, _advice)
 
 
-@function_of_words
+@inner
 def fill_block(words, count):
     """``fill(program, block, *addresses)``."""
     fill(word(words, 0), word(words, 1), words + 16)
@@ -126,7 +126,7 @@ def fill_block(words, count):
 _room_for_block = room_for(LONGEST_BLOCK)
 
 
-@function_of_words
+@inner
 def run_program(words, count):
     """``run(program, *addresses)`` on the calling thread: 0, or the phase without a kernel, from 1.
 
@@ -143,7 +143,7 @@ def run_program(words, count):
     return 0
 
 
-@function_of_words
+@inner
 def run_kernel(words, count):
     """``run(kernel, block, units)`` on the calling thread."""
     call_kernel(word(words, 0), word(words, 1), 0, word(words, 2))
@@ -163,7 +163,7 @@ _lock, _unlock = external("PyThread_acquire_lock"), external("PyThread_release_l
 _allocate_lock = external("PyThread_allocate_lock")
 
 
-@function_of_words
+@inner
 def new_job(function, block, units, chunk, threads):
     """A job with one reference, with a range for each thread; 0 where there is no memory."""
     chunks = (units + chunk - 1) // chunk
@@ -183,26 +183,26 @@ def new_job(function, block, units, chunk, threads):
     return job
 
 
-@function_of_words
+@inner
 def range_begin(job, k):
     """The first chunk of a range; of the one behind the last, how many there are."""
     return word(job, CHUNKS) * k // word(job, RANGES)
 
 
-@function_of_words
+@inner
 def claim(job, k, count):
     """Claim so many chunks of a range; how many of it were claimed before."""
     return fetch_add(job + 8 * (CLAIMED + CLAIMED_APART * k), count)
 
 
-@function_of_words
+@inner
 def let_go(job, references):
     """Give references up; the job is freed with the last one, be it of a thread that came late."""
     if fetch_add(job + 8 * REFERENCES, -references) == references:
         call(_release(), job)
 
 
-@function_of_words
+@inner
 def run_chunks(job, number, most):
     """Claim and run so many chunks; whether there may be more.
 
@@ -228,7 +228,7 @@ def run_chunks(job, number, most):
     return False
 
 
-@function_of_words
+@inner
 def wait_for(job, chunks, looks):
     """Wait until so many chunks are computed, which other threads have claimed."""
     looked = 0
@@ -247,7 +247,7 @@ _thread, _cpu = external("gettid"), external("sched_getcpu")
 _get_mask, _set_mask = external("sched_getaffinity"), external("sched_setaffinity")
 
 
-@function_of_words
+@inner
 def _keep_apart(slot):
     """Let a worker that sleeps wake on another CPU than the caller's, on which it ran last.
 
@@ -269,7 +269,7 @@ def _keep_apart(slot):
     return 0
 
 
-@function_of_words
+@inner
 def _hand_out(board, job, helpers):
     """Give a job to workers that are free."""
     for k in range(shared_word(board + 8 * USED)):
@@ -289,7 +289,7 @@ def _hand_out(board, job, helpers):
                 fetch_add(job + 8 * REFERENCES, -1)
 
 
-@function_of_words
+@inner
 def new_lock(words, count):
     """``new_lock()``: a lock that is taken."""
     lock = call(_allocate_lock())
@@ -297,7 +297,7 @@ def new_lock(words, count):
     return lock
 
 
-@function_of_words
+@inner
 def look(words, count):
     """``look(times)`` as a worker does that watches for a job."""
     box = words + 8
@@ -308,7 +308,7 @@ def look(words, count):
     return 0
 
 
-@function_of_words
+@inner
 def serve(words, count):
     """``serve(slot, board)``: take jobs, for ever."""
     slot, board = word(words, 0), word(words, 1)
@@ -333,7 +333,7 @@ def serve(words, count):
     return 0
 
 
-@function_of_words
+@inner
 def share(words, count):
     """``share(handle, board, helpers, most, kernel, block, units, chunk)``: 0 when all is done.
 
@@ -357,7 +357,7 @@ def share(words, count):
     return 0
 
 
-@function_of_words
+@inner
 def abandon(words, count):
     """``abandon(handle)``: let nothing more of a job be claimed, wait for what is."""
     job = word(word(words, 0), 0)

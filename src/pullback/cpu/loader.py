@@ -5,14 +5,10 @@ Every object file has an engine of its own, so that functions of the same name d
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import inspect
 import os
-import re
 import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import llvmlite
@@ -20,6 +16,8 @@ import llvmlite.binding as llvm
 
 # What an object file calls its function.
 ENTRY = "pullback_entry"
+# The environment's words for another CPU and its features, as LLVM names them.
+VARIABLES = ("PULLBACK_CPU", "PULLBACK_CPU_FEATURES")
 
 
 @cache
@@ -27,6 +25,12 @@ def _target() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple()
+
+
+def _far() -> dict[str, Any]:
+    """Options for code that may lie at any distance from what it names."""
+    reloc = "static" if _target().name.startswith("x86") else "default"
+    return {"reloc": reloc, "codemodel": "jitdefault", "jit": True}
 
 
 @cache
@@ -39,14 +43,35 @@ def keeps_together() -> bool:
     return "use_lmm" in known and _target().name.startswith("x86")
 
 
+def _cpu() -> dict[str, str]:
+    """The CPU to compile for: this one, or what the environment names."""
+    name, features = (os.environ.get(v) for v in VARIABLES)
+    if name is None and features is None:
+        features = llvm.get_host_cpu_features().flatten()
+    return {"cpu": name or llvm.get_host_cpu_name(), "features": features or ""}
+
+
 @cache
-def object_machine() -> Any:
-    """What makes an object file of LLVM code that calls functions of C, at any distance.
+def target_machine() -> Any:
+    """What makes an object file of a kernel.
+
+    Where the loader keeps code and constants together, constants are found relative to the code.
+    Else a loop with an exp would load an address of ten bytes for each of them, time and again (52
+    instructions for sixteen elements of a softmax's sum instead of 44).
+    """
+    if not keeps_together():
+        return _target().create_target_machine(opt=3, **_cpu(), **_far())
+    near = {"reloc": "pic", "codemodel": "small", "jit": False}
+    return _target().create_target_machine(opt=3, **_cpu(), **near)
+
+
+@cache
+def caller_machine() -> Any:
+    """What makes an object file of code that calls functions of C, at any distance.
 
     Calls of a shorter reach go through tables for which the memory manager keeps no room.
     """
-    reloc = "static" if _target().name.startswith("x86") else "default"
-    return _target().create_target_machine(reloc=reloc, codemodel="jitdefault", jit=True)
+    return _target().create_target_machine(opt=2, **_far())
 
 
 _loaded: list[Any] = []
@@ -73,26 +98,10 @@ class Code:
 
 
 @cache
-def version_of_numba() -> str:
-    """The version of Numba, without importing it."""
-    found = importlib.util.find_spec("numba")
-    if found is None or found.origin is None:
-        return "none"
-    text = (Path(found.origin).parent / "_version.py").read_text(encoding="utf-8")
-    told = re.search(r'"version": "([^"]+)"', text)
-    return told[1] if told else hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@cache
 def platform_tag() -> tuple[Any, ...]:
-    """Everything but sources that machine code depends on.
-
-    Python, Numba and llvmlite, the CPU with its features, and what the environment tells Numba.
-    """
+    """Everything but sources that machine code depends on: Python, LLVM, and the CPU."""
     return (
         (sys.implementation.cache_tag, getattr(sys, "abiflags", "")),
-        (version_of_numba(), llvmlite.__version__),
-        tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_"))),
-        (llvm.get_default_triple(), llvm.get_host_cpu_name()),
-        llvm.get_host_cpu_features().flatten(),
+        llvmlite.__version__,
+        (llvm.get_default_triple(), *_cpu().values()),
     )

@@ -1,6 +1,6 @@
 """Words of the parameter block, and sizes that launches share with the loops.
 
-No compiler is needed to know them: a process that loads its kernels never imports Numba.
+No compiler is needed to know them: a process that loads its kernels imports none.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class Function:
             is_cut = self.operands[name].role is Role.ELEMENT
             local = shape if is_cut else wanted
             operands[name] = self._fitted(name, arrays[name], pair, local)
-        from .shards import run_shard  # Numba comes with it
+        from .shards import run_shard  # llvmlite comes with it
 
         results = run_shard(pair, operands, names, count, at, shape)
         if pair.of_rows and not parameters.get("keepdims"):
@@ -321,7 +321,7 @@ class Function:
             full = jnp.broadcast_to(arrays[name], (length, *rest))
             arrays[name] = full.reshape(length, width)
         if names:
-            from .shards import run_shard  # Numba comes with it
+            from .shards import run_shard  # llvmlite comes with it
 
             results = run_shard(pair, arrays, names, count, 0, (shape[0], width))
         else:

@@ -16,7 +16,9 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from ..cpu.codegen.atomic import (
+from ..cpu.codegen.functions import emitter, inner
+from ..cpu.codegen.lanes import I64
+from ..cpu.codegen.memory import (
     I32,
     VOID,
     address_of,
@@ -33,7 +35,6 @@ from ..cpu.codegen.atomic import (
     set_word,
     word,
 )
-from ..cpu.codegen.word_functions import I64, emitter, function_of_words
 from ..cpu.compile import compile_words
 from ..cpu.dispatch import (
     ALL,
@@ -163,7 +164,7 @@ def _set_float_mode(builder, mode):
         builder.call(declared(builder, "llvm.aarch64.set.fpcr", VOID, I64), [mode])
 
 
-@function_of_words
+@inner
 def _error(api, message, code):
     """An XLA error, which XLA will own."""
     arguments = _arguments()
@@ -174,7 +175,7 @@ def _error(api, message, code):
     return call(word(api, ERROR_CREATE), arguments)
 
 
-@function_of_words
+@inner
 def _succeeded(api, error):
     """Whether a call of the API went well; an error it returned is destroyed."""
     if error == 0:
@@ -187,7 +188,7 @@ def _succeeded(api, error):
     return False
 
 
-@function_of_words
+@inner
 def _pool_size(api, context):
     if word(api, API_SIZE) < 8 * (NUM_THREADS + 1):
         return 1  # an API that ends before the pool; jaxlib 0.4.38 says so of a longer one
@@ -202,7 +203,7 @@ def _pool_size(api, context):
     return 1
 
 
-@function_of_words
+@inner
 def _find(identity):
     """The address of a kernel, 0 if it is not known."""
     slots = _registry() + 8 * SLOT
@@ -217,7 +218,7 @@ def _find(identity):
     return 0
 
 
-@function_of_words
+@inner
 def _work(job):
     """Claim and run chunks until none is left."""
     mode = _get_float_mode()
@@ -229,13 +230,13 @@ def _work(job):
 _DIGEST = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
 
 
-@function_of_words
+@inner
 def _task(job):
     _work(job)
     let_go(job, 1)
 
 
-@function_of_words
+@inner
 def _swap(mode):
     before = _get_float_mode()
     _set_float_mode(mode)
@@ -252,7 +253,7 @@ llvm.add_symbol(_TASK_SYMBOL, compile_words(_task, _DIGEST).address)
 _task_address = address_of(_TASK_SYMBOL)
 
 
-@function_of_words
+@inner
 def _share(api, context, function, block, units, threads):
     """Run a kernel over its units on the threads of XLA, the calling one among them."""
     chunk = max(1, -(-units // (threads * CHUNKS_PER_THREAD)))
@@ -278,7 +279,7 @@ def _share(api, context, function, block, units, threads):
     return True
 
 
-@function_of_words
+@inner
 def _gather(frame, addresses):
     """The addresses of arguments and results, one after the other."""
     count = word(frame, ARGS_COUNT)
@@ -288,7 +289,7 @@ def _gather(frame, addresses):
         set_word(addresses, count + k, word(word(word(frame, RETS), k), BUFFER_DATA))
 
 
-@function_of_words
+@inner
 def _launch(frame, program):
     """Run the phases of a program; the message of what went wrong, or 0."""
     phases = word(program, PHASES)
@@ -324,7 +325,7 @@ def _launch(frame, program):
     return 0 if enough else _memory_message()
 
 
-@function_of_words
+@inner
 def _answer(frame):
     """Answer a query for metadata, noting what XLA says of itself; False for any other call."""
     extension = word(frame, FRAME_EXTENSION)
@@ -351,7 +352,7 @@ def _answer(frame):
     return True
 
 
-@function_of_words
+@inner
 def _handle(frame):
     """``XLA_FFI_Error* handler(XLA_FFI_CallFrame*)``."""
     if _answer(frame):

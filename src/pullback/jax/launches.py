@@ -112,7 +112,7 @@ def run_on_host(
     arrays = {n: np.broadcast_to(a, problem.shape_of(n)) for n, a in operands.items()}
     results = {n: np.empty(problem.shape_of(n), dtype) for n, dtype in outputs.items()}
     views = {n: view(a, n) for n, a in {**arrays, **results}.items()}
-    runner: Any = backend.NumbaRunner
+    runner: Any = backend.RowRunner
     if problem.is_segmented:
         runner = backend.SegmentRunner
     runner(problem).run(views, 0, 0, get_num_threads())

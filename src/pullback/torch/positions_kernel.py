@@ -7,11 +7,10 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from ..cpu.codegen.block import set_word, word
+from ..codegen.functions import emitter
 from ..cpu.codegen.lanes import I64
+from ..cpu.codegen.memory import set_word, word
 from ..cpu.compile import code_digest, compile_kernel
 from ..formulas.record import RowFormula
 
@@ -19,17 +18,13 @@ TILE = 512  # columns of a unit: a row of indices stays in the first cache
 
 
 def _loader(bits: int) -> Any:
-    @intrinsic
-    def load(context: Any, address: Any, index: Any) -> Any:
+    @emitter
+    def load(builder, address, index):
         """Element ``index`` as an unsigned integer."""
-
-        def codegen(ctx: Any, builder: Any, sig: Any, args: Any) -> Any:
-            kind = ir.IntType(bits)
-            pointer = builder.gep(builder.inttoptr(args[0], kind.as_pointer()), [args[1]])
-            value = builder.load(pointer)
-            return value if bits == 64 else builder.zext(value, I64)
-
-        return types.int64(types.int64, types.int64), codegen
+        kind = ir.IntType(bits)
+        pointer = builder.gep(builder.inttoptr(address, kind.as_pointer()), [index])
+        value = builder.load(pointer)
+        return value if bits == 64 else builder.zext(value, I64)
 
     return load
 

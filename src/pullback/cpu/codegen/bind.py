@@ -1,17 +1,16 @@
-"""Formula functions as intrinsics: what a loop nest calls for an element or for a row."""
+"""Formula functions as emitters: what a loop nest calls for an element or for a row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ...formulas.record import parameters
 from ..words import CONSTANT_NAMES
+from .functions import emitter
 from .lanes import LANES, Lanes, traced
-from .vectors import Names, Vector, emit_call, pack, unpack, vectors
+from .vectors import Names, emit_call, pack
 
 
 def element_emitter(function: Callable, primitives, full, row, known, constants=None):
@@ -39,18 +38,11 @@ def per_element(
     """
     picked = range(results) if picked is None else picked
     emit = element_emitter(function, primitives, full, row, known, constants)
-    kind = vectors(len(picked))
 
-    @intrinsic
-    def call(context, index, const, full, row, known):
-        def codegen(ctx, builder, sig, args):
-            const_, full_, row_, known_ = (unpack(builder, a) for a in args[1:])
-            values = emit(
-                builder, index=[args[0]], const=const_, full=full_, row=row_, known=known_
-            )
-            return pack(ctx, builder, kind, [values[k] for k in picked])
-
-        return kind(Vector, const, full, row, known), codegen
+    @emitter
+    def call(builder, index, const, full, row, known):
+        values = emit(builder, index=[index], const=const, full=full, row=row, known=known)
+        return pack([values[k] for k in picked])
 
     return call
 
@@ -59,17 +51,11 @@ def any_element(function: Callable, primitives, full, row, known):
     """``f(index, const, full, row, known)``: whether a condition of a formula holds in any lane."""
     emit = element_emitter(function, primitives, full, row, known)
 
-    @intrinsic
-    def call(context, index, const, full, row, known):
-        def codegen(ctx, builder, sig, args):
-            const_, full_, row_, known_ = (unpack(builder, a) for a in args[1:])
-            (truth,) = emit(
-                builder, index=[args[0]], const=const_, full=full_, row=row_, known=known_
-            )
-            bits = builder.bitcast(truth.v, ir.IntType(LANES))
-            return builder.icmp_unsigned("!=", bits, bits.type(0))
-
-        return types.boolean(Vector, const, full, row, known), codegen
+    @emitter
+    def call(builder, index, const, full, row, known):
+        (truth,) = emit(builder, index=[index], const=const, full=full, row=row, known=known)
+        bits = builder.bitcast(truth.v, ir.IntType(LANES))
+        return builder.icmp_unsigned("!=", bits, bits.type(0))
 
     return call
 
@@ -84,15 +70,10 @@ def per_row(
     names = Names(constants, const=CONSTANT_NAMES, row=row, known=known, state=state)
     emit = emit_call(traced(function, primitives), names)
     picked = range(results) if picked is None else picked
-    kind = vectors(len(picked))
 
-    @intrinsic
-    def call(context, const, row, known, state):
-        def codegen(ctx, builder, sig, args):
-            const_, row_, known_, state_ = (unpack(builder, a) for a in args)
-            values = emit(builder, const=const_, row=row_, known=known_, state=state_)
-            return pack(ctx, builder, kind, [values[k] for k in picked])
-
-        return kind(const, row, known, state), codegen
+    @emitter
+    def call(builder, const, row, known, state):
+        values = emit(builder, const=const, row=row, known=known, state=state)
+        return pack([values[k] for k in picked])
 
     return call

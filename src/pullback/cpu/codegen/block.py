@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from ..words import AXIS, AXIS_RANK, OPERANDS, ORIGIN, OUTER, OUTER_RANK, STREAMED, TURN
+from .functions import emitter
 from .lanes import I32, I64
+from .loops import counted
+from .memory import declared, word
 
-
-@intrinsic
-def word(context, block, index):
-    """Word ``index`` of a block of int64 at an address."""
-
-    def codegen(ctx, builder, sig, args):
-        return emit_word(builder, *args)
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic
-def set_word(context, block, index, value):
-    def codegen(ctx, builder, sig, args):
-        pointer = builder.inttoptr(args[0], I64.as_pointer())
-        builder.store(args[2], builder.gep(pointer, [args[1]]))
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
+emit_word = word.function
 
 
 def emit_index(builder, block, position):
@@ -37,60 +19,28 @@ def emit_index(builder, block, position):
     return builder.add(origin, builder.mul(turn, position))
 
 
-@intrinsic
-def index_of(context, block, position):
-    def codegen(ctx, builder, sig, args):
-        return emit_index(builder, *args)
-
-    return types.int64(types.int64, types.int64), codegen
+@emitter
+def index_of(builder, block, position):
+    return emit_index(builder, block, position)
 
 
-@intrinsic
-def fetch_min(context, address, value):
+@emitter
+def fetch_min(builder, address, value):
     """Lower a word that threads share to a value; what it was before."""
-
-    def codegen(ctx, builder, sig, args):
-        pointer = builder.inttoptr(args[0], I64.as_pointer())
-        return builder.atomic_rmw("min", pointer, args[1], "seq_cst")
-
-    return types.int64(types.int64, types.int64), codegen
+    pointer = builder.inttoptr(address, I64.as_pointer())
+    return builder.atomic_rmw("min", pointer, value, "seq_cst")
 
 
-@intrinsic
-def ask_to_write(context, address):
+@emitter
+def ask_to_write(builder, address):
     """Ask for the line at an address, to be written soon."""
-
-    def codegen(ctx, builder, sig, args):
-        emit_prefetch(builder, args[0], to_write=True)
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64), codegen
+    emit_prefetch(builder, address, to_write=True)
 
 
-@intrinsic
-def is_below(context, index, limit):
+@emitter
+def is_below(builder, index, limit):
     """``0 <= index < limit`` of a limit that is not negative, in one comparison."""
-
-    def codegen(ctx, builder, sig, args):
-        return builder.icmp_unsigned("<", *args)
-
-    return types.boolean(types.int64, types.int64), codegen
-
-
-@intrinsic
-def int32_at(context, address):
-    def codegen(ctx, builder, sig, args):
-        return builder.sext(
-            builder.load(builder.inttoptr(args[0], ir.IntType(32).as_pointer())), I64
-        )
-
-    return types.int64(types.int64), codegen
-
-
-def emit_word(builder, block, index):
-    """Word ``index`` of a block, as LLVM code."""
-    pointer = builder.inttoptr(block, I64.as_pointer())
-    return builder.load(builder.gep(pointer, [index]))
+    return builder.icmp_unsigned("<", index, limit)
 
 
 def emit_axis_stride(builder, block, operand: int):
@@ -132,20 +82,13 @@ def emit_is_streamed(builder, block, address):
     return builder.and_(large, builder.icmp_signed("==", over, I64(0)))
 
 
-@intrinsic
-def is_streamed(context, block, address):
-    def codegen(ctx, builder, sig, args):
-        return emit_is_streamed(builder, *args)
-
-    return types.boolean(types.int64, types.int64), codegen
+@emitter
+def is_streamed(builder, block, address):
+    return emit_is_streamed(builder, block, address)
 
 
 def _unravel(module):
-    """Byte offset of a flat index over the dimensions of a table of sizes and strides.
-
-    A function of the module, written as LLVM code: as a Numba function it cost a tenth of a second
-    of compile time for every operand.
-    """
+    """Byte offset of a flat index over the dimensions of a table of sizes and strides."""
     name = "pullback_unravel"
     function = module.globals.get(name)
     if function is not None:
@@ -158,10 +101,12 @@ def _unravel(module):
     with builder.if_then(builder.icmp_signed("==", rank, I64(0))):
         builder.ret(I64(0))
     strides = builder.add(table, builder.mul(rank, builder.add(operand, I64(1))))
-    rest, offset = (cgutils.alloca_once_value(builder, v) for v in (index, I64(0)))
+    rest, offset = (builder.alloca(I64) for _ in range(2))
+    builder.store(index, rest)
+    builder.store(I64(0), offset)
     inner_dimensions = builder.sub(rank, I64(1))
-    with cgutils.for_range(builder, inner_dimensions, intp=I64) as loop:
-        d = builder.sub(inner_dimensions, loop.index)
+    with counted(builder, inner_dimensions) as k:
+        d = builder.sub(inner_dimensions, k)
         size = emit_word(builder, block, builder.add(table, d))
         left = builder.load(rest)
         step = emit_word(builder, block, builder.add(strides, d))
@@ -173,46 +118,32 @@ def _unravel(module):
     return function
 
 
-@intrinsic
-def axis_offset(context, block, operand, index):
+@emitter
+def axis_offset(builder, block, operand, index):
     """Byte offset of a position along the axis."""
-
-    def codegen(ctx, builder, sig, args):
-        block_, operand_, index_ = args
-        rank, table = (emit_word(builder, block_, I64(k)) for k in (AXIS_RANK, AXIS))
-        return builder.call(_unravel(builder.module), [block_, rank, table, operand_, index_])
-
-    return types.int64(types.int64, types.int64, types.int64), codegen
+    rank, table = (emit_word(builder, block, I64(k)) for k in (AXIS_RANK, AXIS))
+    return builder.call(_unravel(builder.module), [block, rank, table, operand, index])
 
 
 def emit_prefetch(builder, address, to_write=False):
     """Ask for the cache line at an address, which need not be there."""
     byte = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
-    ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    ask = declared(builder, "llvm.prefetch.p0i8", ir.VoidType(), byte, I32, I32, I32)
     builder.call(ask, [builder.inttoptr(address, byte), I32(int(to_write)), I32(3), I32(1)])
 
 
-@intrinsic
-def again(context, index):
+@emitter
+def again(builder, index):
     """An index that LLVM does not know to be the same: what was read at it is read again.
 
     Else it would be held in registers for a second use that hardly ever comes.
     """
-
-    def codegen(ctx, builder, sig, args):
-        hidden = builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", args, side_effect=False)
-        hidden.attributes.add("nounwind")
-        return hidden
-
-    return types.int64(types.int64), codegen
+    hidden = builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [index], side_effect=False)
+    hidden.attributes.add("nounwind")
+    return hidden
 
 
-@intrinsic
-def least(context, a, b):
-    """The smaller of two integers, where ``min`` would be compiled as a function of its own."""
-
-    def codegen(ctx, builder, sig, args):
-        return builder.select(builder.icmp_signed("<", *args), *args)
-
-    return types.int64(types.int64, types.int64), codegen
+@emitter
+def least(builder, a, b):
+    """The smaller of two integers."""
+    return builder.select(builder.icmp_signed("<", a, b), a, b)

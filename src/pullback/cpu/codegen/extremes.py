@@ -12,20 +12,17 @@ from collections.abc import Callable
 from functools import partial
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ...formulas.folds import larger, smaller, value
 from ...formulas.record import Monoid, parameters
+from .functions import emitter
 from .lanes import DOUBLES, I64, LANES, expected
 from .operands import Operands
 from .sixteen import FLOATS, SIXTEEN, any_of, halves_of, load_sixteen
-from .vectors import unpack, vectors
 
 # Vectors folded side by side, so that a comparison need not wait for the one before.
 TOGETHER = 4
 STEP = TOGETHER * SIXTEEN
-_STATE = vectors(TOGETHER)
 
 
 def is_extreme(monoid: Monoid | None, operands: Operands) -> bool:
@@ -55,62 +52,48 @@ def extreme_of(monoid: Monoid, operands: Operands):
     """
     largest = monoid.combine is larger
     sign, worst = (">", -math.inf) if largest else ("<", math.inf)
-    # Numba sees sixteen float32 as eight float64 of the same bits.
+    # Loop nests hold sixteen float32 as eight float64 of the same bits.
     edge = operands.edges[0]
 
     better = partial(better_of, sign=sign)
 
-    @intrinsic
-    def begin(context):
-        def codegen(ctx, builder, sig, args):
-            lanes = builder.bitcast(FLOATS([worst] * SIXTEEN), DOUBLES)
-            return ctx.make_tuple(builder, _STATE, [lanes] * TOGETHER)
+    @emitter
+    def begin(builder):
+        lanes = builder.bitcast(FLOATS([worst] * SIXTEEN), DOUBLES)
+        return tuple([lanes] * TOGETHER)
 
-        return _STATE(), codegen
+    @emitter
+    def step(builder, state, seen, addresses, index):
+        items, base = state, addresses[0]
+        made, loaded = [], []
+        for k, v in enumerate(items):
+            at = builder.add(index, I64(k * SIXTEEN))
+            x = load_sixteen(builder, edge, base, at)
+            loaded.append(x)
+            v = better(builder, builder.bitcast(v, FLOATS), x)
+            made.append(builder.bitcast(v, DOUBLES))
+        pairs = zip(loaded[::2], loaded[1::2], strict=True)
+        nans = [builder.fcmp_unordered("uno", a, b) for a, b in pairs]
+        any_nan = nans[0]
+        for nan in nans[1:]:
+            any_nan = builder.or_(any_nan, nan)
+        bits = builder.zext(builder.bitcast(any_nan, ir.IntType(SIXTEEN)), I64)
+        state_ = tuple(made)
+        return (state_, builder.or_(seen, bits))
 
-    found = types.Tuple((_STATE, types.int64))
-
-    @intrinsic
-    def step(context, state, seen, addresses, index):
-        def codegen(ctx, builder, sig, args):
-            items, base = unpack(builder, args[0]), unpack(builder, args[2])[0]
-            made, loaded = [], []
-            for k, v in enumerate(items):
-                at = builder.add(args[3], I64(k * SIXTEEN))
-                x = load_sixteen(builder, edge, base, at)
-                loaded.append(x)
-                v = better(builder, builder.bitcast(v, FLOATS), x)
-                made.append(builder.bitcast(v, DOUBLES))
-            pairs = zip(loaded[::2], loaded[1::2], strict=True)
-            nans = [builder.fcmp_unordered("uno", a, b) for a, b in pairs]
-            any_nan = nans[0]
-            for nan in nans[1:]:
-                any_nan = builder.or_(any_nan, nan)
-            bits = builder.zext(builder.bitcast(any_nan, ir.IntType(SIXTEEN)), I64)
-            state_ = ctx.make_tuple(builder, _STATE, made)
-            return ctx.make_tuple(builder, found, [state_, builder.or_(args[1], bits)])
-
-        return found(_STATE, types.int64, addresses, types.int64), codegen
-
-    one = vectors(1)
-    ended = types.Tuple((one, types.boolean))
-
-    @intrinsic
-    def end(context, state, seen):
-        def codegen(ctx, builder, sig, args):
-            items = [builder.bitcast(v, FLOATS) for v in unpack(builder, args[0])]
-            v = items[0]
-            for other in items[1:]:
-                v = better(builder, v, other)
-            v = better(builder, *halves_of(builder, v))
-            zero = v.type([0.0] * LANES)
-            beyond = any_of(builder, builder.fcmp_ordered(sign, v, zero))
-            at_zero = any_of(builder, builder.fcmp_ordered("==", v, zero))
-            clear = builder.or_(beyond, builder.not_(at_zero))
-            sure = builder.and_(clear, builder.icmp_signed("==", args[1], I64(0)))
-            wide = ctx.make_tuple(builder, one, [builder.fpext(v, DOUBLES)])
-            return ctx.make_tuple(builder, ended, [wide, expected(builder, sure)])
-
-        return ended(_STATE, types.int64), codegen
+    @emitter
+    def end(builder, state, seen):
+        items = [builder.bitcast(v, FLOATS) for v in state]
+        v = items[0]
+        for other in items[1:]:
+            v = better(builder, v, other)
+        v = better(builder, *halves_of(builder, v))
+        zero = v.type([0.0] * LANES)
+        beyond = any_of(builder, builder.fcmp_ordered(sign, v, zero))
+        at_zero = any_of(builder, builder.fcmp_ordered("==", v, zero))
+        clear = builder.or_(beyond, builder.not_(at_zero))
+        sure = builder.and_(clear, builder.icmp_signed("==", seen, I64(0)))
+        wide = (builder.fpext(v, DOUBLES),)
+        return (wide, expected(builder, sure))
 
     return begin, step, end

@@ -1,6 +1,6 @@
 """A monoid on vectors: states of eight rows, columns or positions side by side.
 
-``States`` emits LLVM code for single steps. Every function below it makes of that one intrinsic,
+``States`` emits LLVM code for single steps. Every function below it makes of that one emitter,
 which loop nests find as an attribute of a ``Fold``.
 """
 
@@ -12,12 +12,11 @@ from functools import partial
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ...formulas.primitives import NOWHERE
 from ...formulas.record import Monoid, parameters
 from .bind import element_emitter, per_element
+from .functions import emitter
 from .lanes import (
     I32,
     I64,
@@ -32,8 +31,8 @@ from .lanes import (
     splat,
     traced,
 )
-from .target import registers
-from .vectors import rotated, tuple_intrinsics, unpack, vectors
+from .registers import registers
+from .vectors import rotated, tuple_intrinsics
 
 HALVES = (1, 2, 4)
 
@@ -85,7 +84,6 @@ class States:
         self.names = tuple(monoid.state[k] for k in self.carried)
         self.constants = {monoid.state[k]: v for k, v in self._constants.items()}
         self.identity = [doubles(identity[k]) for k in self.carried]
-        self.kind = vectors(len(self.carried))
 
     def combine(self, builder, earlier, later) -> list:
         """Two states as one."""
@@ -121,7 +119,7 @@ class States:
 
 
 class Fold:
-    """A monoid bound to an element type, as intrinsics on tuples of vectors.
+    """A monoid bound to an element type, as emitters on tuples of vectors.
 
     ``start`` is what makes the state in front of a row, if the record has one.
     """
@@ -175,48 +173,35 @@ class Fold:
 
 def combined(join: Callable, states: States):
     """``combine(a, b)``: the state a, then the state b."""
-    kind = states.kind
 
-    @intrinsic
-    def combine(context, a, b):
-        def codegen(ctx, builder, sig, args):
-            items = join(builder, *(unpack(builder, v) for v in args))
-            return ctx.make_tuple(builder, kind, items)
-
-        return kind(kind, kind), codegen
+    @emitter
+    def combine(builder, a, b):
+        return tuple(join(builder, a, b))
 
     return combine
 
 
 def identity_of(states: States):
     """``identity()`` in every lane."""
-    kind = states.kind
 
-    @intrinsic
-    def identity(context):
-        def codegen(ctx, builder, sig, args):
-            return ctx.make_tuple(builder, kind, states.identity)
-
-        return kind(), codegen
+    @emitter
+    def identity(builder):
+        return tuple(states.identity)
 
     return identity
 
 
 def joined_lanes(states: States):
     """``join_lanes(a)``: all lanes as one state by a tree of fixed shape; lane 0 holds it."""
-    kind = states.kind
 
-    @intrinsic
-    def join_lanes(context, a):
-        def codegen(ctx, builder, sig, args):
-            items = unpack(builder, args[0])
-            distance = LANES // 2
-            while distance:
-                items = states.combine(builder, items, rotated(builder, items, distance))
-                distance //= 2
-            return ctx.make_tuple(builder, kind, items)
-
-        return kind(kind), codegen
+    @emitter
+    def join_lanes(builder, a):
+        items = a
+        distance = LANES // 2
+        while distance:
+            items = states.combine(builder, items, rotated(builder, items, distance))
+            distance //= 2
+        return tuple(items)
 
     return join_lanes
 
@@ -255,22 +240,17 @@ def lane_steps(states: States, downwards: bool) -> list[Callable]:
 
 def scanned_lanes(states: States, downwards: bool, inclusive: bool):
     """``scan_lanes(a)``: each lane with (or without) its own, and all eight in every lane."""
-    kind, steps = states.kind, lane_steps(states, downwards)
-    pair = types.Tuple((kind, kind))
+    steps = lane_steps(states, downwards)
 
-    @intrinsic
-    def scan_lanes(context, a):
-        def codegen(ctx, builder, sig, args):
-            items = unpack(builder, args[0])
-            for step in steps:
-                items = step(builder, items)
-            total = states.last_lane(builder, items, downwards)
-            if not inclusive:
-                items = states.moved_on(builder, items, states.identity, downwards)
-            parts = [ctx.make_tuple(builder, kind, v) for v in (items, total)]
-            return ctx.make_tuple(builder, pair, parts)
-
-        return pair(kind), codegen
+    @emitter
+    def scan_lanes(builder, a):
+        items = a
+        for step in steps:
+            items = step(builder, items)
+        total = states.last_lane(builder, items, downwards)
+        if not inclusive:
+            items = states.moved_on(builder, items, states.identity, downwards)
+        return tuple(items), tuple(total)
 
     return scan_lanes
 
@@ -280,137 +260,99 @@ def scanned_side_by_side(states: States, downwards: bool):
 
     One after the other they would be chains that wait for each other's instructions to be done.
     """
-    kind, steps = states.kind, lane_steps(states, downwards)
+    steps = lane_steps(states, downwards)
 
-    @intrinsic
-    def scan_lanes(context, chunks):
-        pair = types.Tuple((chunks, chunks))
-
-        def codegen(ctx, builder, sig, args):
-            found = [unpack(builder, chunk) for chunk in unpack(builder, args[0])]
-            for step in steps:
-                found = [step(builder, items) for items in found]
-            totals = [states.last_lane(builder, items, downwards) for items in found]
-            parts = [
-                ctx.make_tuple(builder, chunks, [ctx.make_tuple(builder, kind, v) for v in made])
-                for made in (found, totals)
-            ]
-            return ctx.make_tuple(builder, pair, parts)
-
-        return pair(chunks), codegen
+    @emitter
+    def scan_lanes(builder, chunks):
+        found = list(chunks)
+        for step in steps:
+            found = [step(builder, items) for items in found]
+        totals = [states.last_lane(builder, items, downwards) for items in found]
+        return tuple(tuple(tuple(v) for v in made) for made in (found, totals))
 
     return scan_lanes
 
 
 def lanes_moved_on(states: States, downwards: bool):
     """``moved_on(a, first)``: each lane has what the one before it had, the first has ``first``."""
-    kind = states.kind
 
-    @intrinsic
-    def moved_on(context, a, first):
-        def codegen(ctx, builder, sig, args):
-            items, outside = (unpack(builder, v) for v in args)
-            moved = states.moved_on(builder, items, outside, downwards)
-            return ctx.make_tuple(builder, kind, moved)
-
-        return kind(kind, kind), codegen
+    @emitter
+    def moved_on(builder, a, first):
+        return tuple(states.moved_on(builder, a, first, downwards))
 
     return moved_on
 
 
 def total_of_lanes(states: States, downwards: bool):
     """``total(a)``: the total that ``scan_lanes`` gives, without the scan."""
-    kind = states.kind
 
-    @intrinsic
-    def total(context, a):
-        def codegen(ctx, builder, sig, args):
-            items = unpack(builder, args[0])
-            distance = 1
-            while distance < LANES:
-                back = distance if downwards else -distance
-                items = states.combine(builder, rotated(builder, items, back), items)
-                distance *= 2
-            return ctx.make_tuple(builder, kind, states.last_lane(builder, items, downwards))
-
-        return kind(kind), codegen
+    @emitter
+    def total(builder, a):
+        items = a
+        distance = 1
+        while distance < LANES:
+            back = distance if downwards else -distance
+            items = states.combine(builder, rotated(builder, items, back), items)
+            distance *= 2
+        return tuple(states.last_lane(builder, items, downwards))
 
     return total
 
 
 def keeping(states: States):
     """``keeps(a, b)``: whether the state b, after the state a, leaves it as it is in every lane."""
-    kind, bits, all_set = states.kind, ir.VectorType(I64, LANES), ir.IntType(LANES)(-1)
+    bits, all_set = ir.VectorType(I64, LANES), ir.IntType(LANES)(-1)
 
-    @intrinsic
-    def keeps(context, a, b):
-        def codegen(ctx, builder, sig, args):
-            before, later = (unpack(builder, v) for v in args)
-            answer = ir.IntType(1)(1)
-            for pair in zip(before, states.combine(builder, before, later), strict=True):
-                same = builder.icmp_signed("==", *(builder.bitcast(v, bits) for v in pair))
-                lanes = builder.bitcast(same, all_set.type)
-                answer = builder.and_(answer, builder.icmp_signed("==", lanes, all_set))
-            return answer
-
-        return types.boolean(kind, kind), codegen
+    @emitter
+    def keeps(builder, a, b):
+        answer = ir.IntType(1)(1)
+        for pair in zip(a, states.combine(builder, a, b), strict=True):
+            same = builder.icmp_signed("==", *(builder.bitcast(v, bits) for v in pair))
+            lanes = builder.bitcast(same, all_set.type)
+            answer = builder.and_(answer, builder.icmp_signed("==", lanes, all_set))
+        return answer
 
     return keeps
 
 
 def scanned_eight(states: States):
     """``scan_eight(states)``: the tree of ``scan_lanes`` over eight states in order, inclusive."""
-    kind = states.kind
-    eight = types.UniTuple(kind, LANES)
 
-    @intrinsic
-    def scan_eight(context, chunk):
-        def codegen(ctx, builder, sig, args):
-            found = [unpack(builder, state) for state in unpack(builder, args[0])]
-            for half in HALVES:
-                sources = [last_before(k, half) for k in range(LANES)]
-                found = [
-                    found[k] if s is None else states.combine(builder, found[s], found[k])
-                    for k, s in enumerate(sources)
-                ]
-            parts = [ctx.make_tuple(builder, kind, items) for items in found]
-            return ctx.make_tuple(builder, eight, parts)
-
-        return eight(eight), codegen
+    @emitter
+    def scan_eight(builder, chunk):
+        found = list(chunk)
+        for half in HALVES:
+            sources = [last_before(k, half) for k in range(LANES)]
+            found = [
+                found[k] if s is None else states.combine(builder, found[s], found[k])
+                for k, s in enumerate(sources)
+            ]
+        return tuple(tuple(items) for items in found)
 
     return scan_eight
 
 
 def joined_eight(states: States):
     """``join_eight(states)``: the last of what ``scan_eight`` gives."""
-    kind = states.kind
-    eight = types.UniTuple(kind, LANES)
 
-    @intrinsic
-    def join_eight(context, chunk):
-        def codegen(ctx, builder, sig, args):
-            found = [unpack(builder, state) for state in unpack(builder, args[0])]
-            while len(found) > 1:
-                pairs = zip(found[::2], found[1::2], strict=True)
-                found = [states.combine(builder, first, second) for first, second in pairs]
-            return ctx.make_tuple(builder, kind, found[0])
-
-        return kind(eight), codegen
+    @emitter
+    def join_eight(builder, chunk):
+        found = list(chunk)
+        while len(found) > 1:
+            pairs = zip(found[::2], found[1::2], strict=True)
+            found = [states.combine(builder, first, second) for first, second in pairs]
+        return tuple(found[0])
 
     return join_eight
 
 
 def with_constants(narrow: Fold, wide: Fold):
     """``widened(a)``: a state of one fold as a state of another that carries more components."""
-    kind = vectors(wide.size)
 
-    @intrinsic
-    def widened(context, a):
-        def codegen(ctx, builder, sig, args):
-            held = dict(zip(narrow.state, unpack(builder, args[0]), strict=True))
-            held |= {name: doubles(v) for name, v in narrow.constants.items()}
-            return ctx.make_tuple(builder, kind, [held[name] for name in wide.state])
-
-        return kind(vectors(narrow.size)), codegen
+    @emitter
+    def widened(builder, a):
+        held = dict(zip(narrow.state, a, strict=True))
+        held |= {name: doubles(v) for name, v in narrow.constants.items()}
+        return tuple(held[name] for name in wide.state)
 
     return widened

@@ -1,7 +1,7 @@
 """Formulas written out as LLVM instructions on eight float64 lanes.
 
 A formula is straight-line scalar Python. Called once with ``Lanes`` in place of numbers it emits
-its own arithmetic as vector instructions, so nothing but loops is left for Numba to compile. There
+its own arithmetic as vector instructions, so nothing but loops is left to translate. There
 is no fast-math flag and no contraction: the bits of a lane depend on nothing but its own values,
 and LLVM splits the lanes over whatever registers the CPU has. Arithmetic on Python numbers alone
 happens at once, so what is constant in a formula costs nothing.

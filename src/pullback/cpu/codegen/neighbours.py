@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba import types
-from numba.extending import intrinsic
-
 from ...formulas.record import Formula, ScanFormula
 from ..words import EXTENT
-from .block import least, word
-from .jit import inner
+from .block import least
+from .functions import emitter, inner
 from .lanes import I32, I64, LANES, constant, doubles, splat
+from .memory import word
 from .operands import Operands
-from .vectors import unpack, vectors
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ def fetch_across(operands: Operands, neighbours: dict[int, Neighbour]):
 
 
 def _with_neighbour(fetch_others, operands: Operands, operand: int, neighbour: Neighbour):
-    read, swap = operands.fetch_one(operand), _replaced(operands, operand)
+    read, swap = operands.fetch_one(operand), _replaced(operand)
     if neighbour.shift > 0:
         filled = _filled_behind(operands, neighbour.border)
 
@@ -89,7 +86,7 @@ def _with_neighbour(fetch_others, operands: Operands, operand: int, neighbour: N
 
 
 def _with_row_before(fetch_others, operands: Operands, operand: int, neighbour: Neighbour):
-    read, swap, places = operands.fetch_one(operand), _replaced(operands, operand), operands.places
+    read, swap, places = operands.fetch_one(operand), _replaced(operand), operands.places
     border = _border(neighbour.border)
 
     @inner
@@ -102,18 +99,12 @@ def _with_row_before(fetch_others, operands: Operands, operand: int, neighbour: 
     return fetch_previous
 
 
-def _replaced(operands: Operands, operand: int):
+def _replaced(operand: int):
     """``replaced(full, one)``: a tuple of full operands with another vector for one of them."""
-    kind = vectors(len(operands.full))
 
-    @intrinsic
-    def replaced(context, full, one):
-        def codegen(ctx, builder, sig, args):
-            items = unpack(builder, args[0])
-            (items[operand],) = unpack(builder, args[1])
-            return ctx.make_tuple(builder, kind, items)
-
-        return kind(kind, one), codegen
+    @emitter
+    def replaced(builder, full, one):
+        return (*full[:operand], *one, *full[operand + 1 :])
 
     return replaced
 
@@ -121,12 +112,9 @@ def _replaced(operands: Operands, operand: int):
 def _border(value: float):
     """``border()``: what is in front of the first position, in every lane."""
 
-    @intrinsic
-    def border(context):
-        def codegen(ctx, builder, sig, args):
-            return ctx.make_tuple(builder, vectors(1), [doubles(value)])
-
-        return vectors(1)(), codegen
+    @emitter
+    def border(builder):
+        return (doubles(value),)
 
     return border
 
@@ -136,14 +124,11 @@ def _moved_on(operands: Operands, border: float):
     back = 1 if operands.flipped else -1
     order = [k if 0 <= k < LANES else LANES for k in range(back, LANES + back)]
 
-    @intrinsic
-    def moved(context, one):
-        def codegen(ctx, builder, sig, args):
-            (v,) = unpack(builder, args[0])
-            v = builder.shuffle_vector(v, doubles(border), constant(order, I32))
-            return ctx.make_tuple(builder, vectors(1), [v])
-
-        return vectors(1)(vectors(1)), codegen
+    @emitter
+    def moved(builder, one):
+        (v,) = one
+        v = builder.shuffle_vector(v, doubles(border), constant(order, I32))
+        return (v,)
 
     return moved
 
@@ -152,14 +137,11 @@ def _filled_behind(operands: Operands, border: float):
     """``filled(one, count)``: the border behind the first ``count`` positions."""
     lanes = range(LANES - 1, -1, -1) if operands.flipped else range(LANES)
 
-    @intrinsic
-    def filled(context, one, count):
-        def codegen(ctx, builder, sig, args):
-            (v,) = unpack(builder, args[0])
-            there = builder.icmp_signed("<", constant(lanes, I64), splat(builder, args[1]))
-            v = builder.select(there, v, doubles(border))
-            return ctx.make_tuple(builder, vectors(1), [v])
-
-        return vectors(1)(vectors(1), types.int64), codegen
+    @emitter
+    def filled(builder, one, count):
+        (v,) = one
+        there = builder.icmp_signed("<", constant(lanes, I64), splat(builder, count))
+        v = builder.select(there, v, doubles(border))
+        return (v,)
 
     return filled

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ..words import AXIS, AXIS_RANK, CONSTANT_NAMES, CONSTANTS
 from .block import (
@@ -22,40 +20,30 @@ from .block import (
     emit_is_streamed,
     emit_prefetch,
     emit_unit_address,
-    word,
 )
-from .jit import inner
+from .functions import emitter, inner
 from .lanes import I64, LANES
+from .memory import word
 from .storage import Edge
-from .vectors import Vector, set_double, set_vector, stack, unpack, vector_at, vectors
+from .vectors import set_double, set_vector, stack, vector_at
 
 eight_doubles = stack(LANES)
 
 
-@intrinsic
-def constants(context, p):
+@emitter
+def constants(builder, p):
     """Extent, correction, weight and the index of the first position, in every lane."""
     count = len(CONSTANT_NAMES) + 1
-    kind = vectors(count)
     edge = Edge("f64", plain_nan=True)
-
-    def codegen(ctx, builder, sig, args):
-        first = builder.add(args[0], I64(8 * CONSTANTS))
-        items = [edge.load_one(builder, builder.add(first, I64(8 * k))) for k in range(count)]
-        return ctx.make_tuple(builder, kind, items)
-
-    return kind(types.int64), codegen
+    first = builder.add(p, I64(8 * CONSTANTS))
+    items = [edge.load_one(builder, builder.add(first, I64(8 * k))) for k in range(count)]
+    return tuple(items)
 
 
-@intrinsic
-def fence(context):
+@emitter
+def fence(builder):
     """Order what was written past the caches before whatever tells others that it is there."""
-
-    def codegen(ctx, builder, sig, args):
-        builder.fence("seq_cst")
-        return ctx.get_dummy_value()
-
-    return types.void(), codegen
+    builder.fence("seq_cst")
 
 
 @inner
@@ -68,12 +56,9 @@ def stays_in_run(p, index, count):
 def make_load(edge: Edge):
     """``load(address, stride, count)`` of one operand."""
 
-    @intrinsic
-    def load(context, address, stride, count):
-        def codegen(ctx, builder, sig, args):
-            return edge.load(builder, *args)
-
-        return Vector(types.int64, types.int64, types.int64), codegen
+    @emitter
+    def load(builder, address, stride, count):
+        return edge.load(builder, address, stride, count)
 
     return load
 
@@ -81,13 +66,9 @@ def make_load(edge: Edge):
 def make_store(edge: Edge):
     """``store(address, stride, count, v)`` of one operand."""
 
-    @intrinsic
-    def store(context, address, stride, count, v):
-        def codegen(ctx, builder, sig, args):
-            edge.store(builder, *args)
-            return ctx.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64, Vector), codegen
+    @emitter
+    def store(builder, address, stride, count, v):
+        edge.store(builder, address, stride, count, v)
 
     return store
 
@@ -127,13 +108,15 @@ def make_bent_put(edge: Edge):
 
 
 def _each_operand(name: str, parameters: str, expression: str, operands, tools):
-    """A jitted function giving a tuple with one expression per operand.
+    """A function giving a tuple with one expression per operand.
 
     An operand is its place ``o``, the place ``w`` of its value, and its element type ``e``.
     """
     parts = ", ".join(expression.format(o=o, w=w, e=e) for o, w, e in operands)
     made: dict = {}
-    exec(f"def {name}({parameters}): return ({parts},)", dict(tools), made)
+    source = f"def {name}({parameters}): return ({parts},)"
+    exec(source, dict(tools), made)
+    made[name].source = source
     return inner(made[name])
 
 
@@ -230,66 +213,49 @@ class Operands:
     def _addresses(self):
         """``addresses(p, unit)`` of all operands at the start of a unit."""
         count = self.count
-        kind = types.UniTuple(types.int64, count)
 
-        @intrinsic
-        def addresses(context, p, unit):
-            def codegen(ctx, builder, sig, args):
-                items = [emit_unit_address(builder, args[0], o, args[1]) for o in range(count)]
-                return ctx.make_tuple(builder, kind, items)
-
-            return kind(types.int64, types.int64), codegen
+        @emitter
+        def addresses(builder, p, unit):
+            items = [emit_unit_address(builder, p, o, unit) for o in range(count)]
+            return tuple(items)
 
         return addresses
 
     def words(self, emit):
         """``words(p)``: one word of the parameter block for each operand."""
         count = self.count
-        kind = types.UniTuple(types.int64, count)
 
-        @intrinsic
-        def words(context, p):
-            def codegen(ctx, builder, sig, args):
-                items = [emit(builder, args[0], o) for o in range(count)]
-                return ctx.make_tuple(builder, kind, items)
-
-            return kind(types.int64), codegen
+        @emitter
+        def words(builder, p):
+            items = [emit(builder, p, o) for o in range(count)]
+            return tuple(items)
 
         return words
 
     def _places(self):
         """``places(addresses, strides, index)`` of all operands."""
-        kind = types.UniTuple(types.int64, self.count)
 
-        @intrinsic
-        def places(context, addresses, strides, index):
-            def codegen(ctx, builder, sig, args):
-                pairs = zip(unpack(builder, args[0]), unpack(builder, args[1]), strict=True)
-                items = [builder.add(base, builder.mul(args[2], step)) for base, step in pairs]
-                return ctx.make_tuple(builder, kind, items)
-
-            return kind(kind, kind, types.int64), codegen
+        @emitter
+        def places(builder, addresses, strides, index):
+            pairs = zip(addresses, strides, strict=True)
+            items = [builder.add(base, builder.mul(index, step)) for base, step in pairs]
+            return tuple(items)
 
         return places
 
     def _straight_fetch(self, places):
         edges, packed, flipped = self.edges, self.packed, self.flipped
-        kind = vectors(max(1, len(places)))
 
-        @intrinsic
-        def fetch(context, p, addresses, strides, index, count):
-            def codegen(ctx, builder, sig, args):
-                _, addresses_, strides_, at, n = args
-                bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
-                items = []
-                for o in places:
-                    edge = edges[o]
-                    step = I64(-edge.item if flipped else edge.item) if packed else steps[o]
-                    place = builder.add(bases[o], builder.mul(at, step))
-                    items.append(edge.load(builder, place, step, n, packed, flipped))
-                return ctx.make_tuple(builder, kind, items or [Edge.zero()])
-
-            return kind(types.int64, addresses, strides, types.int64, types.int64), codegen
+        @emitter
+        def fetch(builder, p, addresses, strides, index, count):
+            bases, steps = addresses, strides
+            items = []
+            for o in places:
+                edge = edges[o]
+                step = I64(-edge.item if flipped else edge.item) if packed else steps[o]
+                place = builder.add(bases[o], builder.mul(index, step))
+                items.append(edge.load(builder, place, step, count, packed, flipped))
+            return tuple(items or [Edge.zero()])
 
         return fetch
 
@@ -297,21 +263,15 @@ class Operands:
         edges = self.edges
         packed, flipped = self.packed, self.flipped
 
-        @intrinsic
-        def put_outputs(context, p, addresses, strides, index, count, values):
-            def codegen(ctx, builder, sig, args):
-                _, addresses_, strides_, at, n, values_ = args
-                bases, steps = unpack(builder, addresses_), unpack(builder, strides_)
-                given = unpack(builder, values_)
-                for o, w in outputs:
-                    edge = edges[o]
-                    step = I64(-edge.item if flipped else edge.item) if packed else steps[o]
-                    place = builder.add(bases[o], builder.mul(at, step))
-                    edge.store(builder, place, step, n, given[w], packed, flipped)
-                return ctx.get_dummy_value()
-
-            kinds = (types.int64, addresses, strides, types.int64, types.int64, values)
-            return types.void(*kinds), codegen
+        @emitter
+        def put_outputs(builder, p, addresses, strides, index, count, values):
+            bases, steps = addresses, strides
+            given = values
+            for o, w in outputs:
+                edge = edges[o]
+                step = I64(-edge.item if flipped else edge.item) if packed else steps[o]
+                place = builder.add(bases[o], builder.mul(index, step))
+                edge.store(builder, place, step, count, given[w], packed, flipped)
 
         return put_outputs
 
@@ -319,38 +279,28 @@ class Operands:
         """``put_outputs`` of eight packed elements at aligned addresses, past the caches."""
         edge, finished = self.edge, self.finished
 
-        @intrinsic
-        def stream(context, addresses, index, values):
-            def codegen(ctx, builder, sig, args):
-                bases, given = unpack(builder, args[0]), unpack(builder, args[2])
-                offset = builder.mul(args[1], I64(edge.item))
-                for o, w in finished:
-                    edge.stream(builder, builder.add(bases[o], offset), given[w])
-                return ctx.get_dummy_value()
-
-            return types.void(addresses, types.int64, values), codegen
+        @emitter
+        def stream(builder, addresses, index, values):
+            bases, given = addresses, values
+            offset = builder.mul(index, I64(edge.item))
+            for o, w in finished:
+                edge.stream(builder, builder.add(bases[o], offset), given[w])
 
         return stream
 
     def fetch_pair(self):
         """``fetch(addresses, index)``: full operands of sixteen packed positions, as two tuples."""
         edges, full_at = self.edges, self.full_at
-        kind = vectors(max(1, len(full_at)))
-        pair = types.UniTuple(kind, 2)
 
-        @intrinsic
-        def fetch(context, addresses, index):
-            def codegen(ctx, builder, sig, args):
-                bases = unpack(builder, args[0])
-                found = []
-                for o in full_at:
-                    offset = builder.mul(args[1], I64(edges[o].item))
-                    found.append(edges[o].load_pair(builder, builder.add(bases[o], offset)))
-                halves = zip(*found, strict=True) if found else [[Edge.zero()]] * 2
-                parts = [ctx.make_tuple(builder, kind, list(half)) for half in halves]
-                return ctx.make_tuple(builder, pair, parts)
-
-            return pair(addresses, types.int64), codegen
+        @emitter
+        def fetch(builder, addresses, index):
+            bases = addresses
+            found = []
+            for o in full_at:
+                offset = builder.mul(index, I64(edges[o].item))
+                found.append(edges[o].load_pair(builder, builder.add(bases[o], offset)))
+            halves = zip(*found, strict=True) if found else [[Edge.zero()]] * 2
+            return tuple(tuple(half) for half in halves)
 
         return fetch
 
@@ -358,18 +308,13 @@ class Operands:
         """``put(addresses, index, first, second, stream)``: outputs of sixteen packed positions."""
         edge, finished = self.edge, self.finished
 
-        @intrinsic
-        def put(context, addresses, index, first, second, stream):
-            def codegen(ctx, builder, sig, args):
-                bases = unpack(builder, args[0])
-                offset = builder.mul(args[1], I64(edge.item))
-                one, two = (unpack(builder, a) for a in args[2:4])
-                for o, w in finished:
-                    place = builder.add(bases[o], offset)
-                    edge.store_pair(builder, place, one[w], two[w], args[4])
-                return ctx.get_dummy_value()
-
-            return types.void(addresses, types.int64, first, second, types.boolean), codegen
+        @emitter
+        def put(builder, addresses, index, first, second, stream):
+            bases = addresses
+            offset = builder.mul(index, I64(edge.item))
+            for o, w in finished:
+                place = builder.add(bases[o], offset)
+                edge.store_pair(builder, place, first[w], second[w], stream)
 
         return put
 
@@ -382,22 +327,19 @@ class Operands:
         """
         full_at, output_at = self.full_at, self.output_at
 
-        @intrinsic
-        def may(context, p, addresses):
-            def codegen(ctx, builder, sig, args):
-                bases = unpack(builder, args[1])
-                answer = ir.IntType(1)(1)
-                for o in output_at:
-                    large = emit_is_streamed(builder, args[0], bases[o])
-                    answer = builder.and_(answer, large)
-                    for i in full_at:
-                        behind = builder.and_(builder.sub(bases[o], bases[i]), I64(4095))
-                        clear = builder.icmp_unsigned(">=", behind, I64(512))
-                        same = builder.icmp_signed("==", behind, I64(0))
-                        answer = builder.and_(answer, builder.or_(clear, same))
-                return answer
-
-            return types.boolean(types.int64, addresses), codegen
+        @emitter
+        def may(builder, p, addresses):
+            bases = addresses
+            answer = ir.IntType(1)(1)
+            for o in output_at:
+                large = emit_is_streamed(builder, p, bases[o])
+                answer = builder.and_(answer, large)
+                for i in full_at:
+                    behind = builder.and_(builder.sub(bases[o], bases[i]), I64(4095))
+                    clear = builder.icmp_unsigned(">=", behind, I64(512))
+                    same = builder.icmp_signed("==", behind, I64(0))
+                    answer = builder.and_(answer, builder.or_(clear, same))
+            return answer
 
         return may
 
@@ -407,23 +349,16 @@ class Operands:
         Gives the addresses that say so, and where the positions [first, stop) begin in the output
         itself, lowest address first as they lie in the box.
         """
-        edge, count, flipped = self.edge, self.count, self.flipped
+        edge, flipped = self.edge, self.flipped
         target = self.finished[0][0] if self.finished else 0
-        kind = types.UniTuple(types.int64, count)
-        pair = types.Tuple((kind, types.int64))
 
-        @intrinsic
-        def move(context, addresses, first, stop, box):
-            def codegen(ctx, builder, sig, args):
-                items = unpack(builder, args[0])
-                lowest = builder.sub(I64(1), args[2]) if flipped else args[1]
-                offset = builder.mul(lowest, I64(edge.item))
-                place = builder.add(items[target], offset)
-                items[target] = builder.sub(args[3], offset)
-                moved = ctx.make_tuple(builder, kind, items)
-                return ctx.make_tuple(builder, pair, [moved, place])
-
-            return pair(kind, types.int64, types.int64, types.int64), codegen
+        @emitter
+        def move(builder, addresses, first, stop, box):
+            lowest = builder.sub(I64(1), stop) if flipped else first
+            offset = builder.mul(lowest, I64(edge.item))
+            place = builder.add(addresses[target], offset)
+            moved = builder.sub(box, offset)
+            return (*addresses[:target], moved, *addresses[target + 1 :]), place
 
         return move
 
@@ -432,16 +367,12 @@ class Operands:
         edges, sign = self.edges, -1 if self.flipped else 1
         full_at = self.full_at if self.packed else ()
 
-        @intrinsic
-        def ask(context, addresses, index):
-            def codegen(ctx, builder, sig, args):
-                bases = unpack(builder, args[0])
-                for o in full_at:
-                    offset = builder.mul(args[1], I64(sign * edges[o].item))
-                    emit_prefetch(builder, builder.add(bases[o], offset))
-                return ctx.get_dummy_value()
-
-            return types.void(addresses, types.int64), codegen
+        @emitter
+        def ask(builder, addresses, index):
+            bases = addresses
+            for o in full_at:
+                offset = builder.mul(index, I64(sign * edges[o].item))
+                emit_prefetch(builder, builder.add(bases[o], offset))
 
         return ask
 
@@ -457,34 +388,26 @@ class Operands:
         """``packed(strides)``: whether these are those of packed full operands and outputs."""
         edges, places = self.edges, (*self.full_at, *self.output_at)
 
-        @intrinsic
-        def packed(context, strides):
-            def codegen(ctx, builder, sig, args):
-                steps, answer = unpack(builder, args[0]), ir.IntType(1)(1)
-                for o in places:
-                    same = builder.icmp_signed("==", steps[o], I64(edges[o].item))
-                    answer = builder.and_(answer, same)
-                return answer
-
-            return types.boolean(strides), codegen
+        @emitter
+        def packed(builder, strides):
+            steps, answer = strides, ir.IntType(1)(1)
+            for o in places:
+                same = builder.icmp_signed("==", steps[o], I64(edges[o].item))
+                answer = builder.and_(answer, same)
+            return answer
 
         return packed
 
     def ask_columns(self, places, to_write: bool, columns: Sequence[int] = (0,)):
         """``ask(addresses, strides, column)``: for the lines of some columns from there on."""
 
-        @intrinsic
-        def ask(context, addresses, strides, column):
-            def codegen(ctx, builder, sig, args):
-                bases, steps = (unpack(builder, a) for a in args[:2])
-                for o in places:
-                    for k in columns:
-                        at = builder.add(args[2], I64(k))
-                        place = builder.add(bases[o], builder.mul(at, steps[o]))
-                        emit_prefetch(builder, place, to_write)
-                return ctx.get_dummy_value()
-
-            return types.void(addresses, strides, types.int64), codegen
+        @emitter
+        def ask(builder, addresses, strides, column):
+            for o in places:
+                for k in columns:
+                    at = builder.add(column, I64(k))
+                    place = builder.add(addresses[o], builder.mul(at, strides[o]))
+                    emit_prefetch(builder, place, to_write)
 
         return ask
 
@@ -494,16 +417,13 @@ class Operands:
 
     def _row_fetch(self, places):
         """``fetch_rows(addresses)``: one element of each of some operands, in every lane."""
-        edges, kind = self.edges, vectors(max(1, len(places)))
+        edges = self.edges
 
-        @intrinsic
-        def fetch_rows(context, addresses):
-            def codegen(ctx, builder, sig, args):
-                bases = unpack(builder, args[0])
-                items = [edges[o].load_one(builder, bases[o]) for o in places]
-                return ctx.make_tuple(builder, kind, items or [Edge.zero()])
-
-            return kind(addresses), codegen
+        @emitter
+        def fetch_rows(builder, addresses):
+            bases = addresses
+            items = [edges[o].load_one(builder, bases[o]) for o in places]
+            return tuple(items or [Edge.zero()])
 
         return fetch_rows
 
@@ -511,14 +431,10 @@ class Operands:
         """``store_rows(addresses, values)``: one element of each of some outputs."""
         edges = self.edges
 
-        @intrinsic
-        def store_rows(context, addresses, values):
-            def codegen(ctx, builder, sig, args):
-                bases, given = unpack(builder, args[0]), unpack(builder, args[1])
-                for o, w in outputs:
-                    edges[o].store_one(builder, bases[o], given[w])
-                return ctx.get_dummy_value()
-
-            return types.void(addresses, values), codegen
+        @emitter
+        def store_rows(builder, addresses, values):
+            bases, given = addresses, values
+            for o, w in outputs:
+                edges[o].store_one(builder, bases[o], given[w])
 
         return store_rows

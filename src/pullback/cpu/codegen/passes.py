@@ -6,20 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ...formulas.record import Again, Monoid, Pass, RowFormula
 from ..words import CONSTANT_NAMES
 from .bind import any_element, per_row
 from .elementary import primitives_for
 from .fold import Fold
-from .jit import inner
+from .functions import emitter, inner
 from .lanes import I64, LANES, Lanes, traced
 from .operands import Operands
 from .single_calls import lift_call
 from .sixteen import Boxed, Spread, lift_sixteen, per_eight
-from .vectors import Names, emit_call, no_vectors, pack, unpack, vectors
+from .vectors import Names, emit_call, no_vectors, pack
 
 
 def state_in_front(
@@ -75,9 +73,9 @@ class BoundPass:
         self.first: Any = None
         self.rests: Any = None
         if again:
-            self.first = _first_values(again, primitives, row, known, len(step.gives))
+            self.first = _first_values(again, primitives, row, known)
             known = known + step.gives
-            self.rests = _resting(len(known), [known.index(n) for n in again.moving])
+            self.rests = _resting([known.index(n) for n in again.moving])
         self.fold, self.monoid = None, step.monoid
         if step.monoid:
             self.fold = Fold(step.monoid, primitives, full, row, known, step.start)
@@ -94,23 +92,18 @@ class BoundPass:
                 self.lift_pair = lift_sixteen(call, operands, carried, rows, keeps)
         state = step.monoid.state if step.monoid else ()
         names = step.names
-        after = vectors(kept + len(names))
         emit = None
         if step.close:
             places = Names(const=CONSTANT_NAMES, row=row, known=known, state=state)
             emit = emit_call(traced(step.close, primitives_for(element)), places)
 
-        @intrinsic
-        def close(context, const, row, known, state):
-            def codegen(ctx, builder, sig, args):
-                const_, row_, known_, state_ = (unpack(builder, a) for a in args)
-                gained = [Lanes(builder, v) for v in state_]
-                if emit:
-                    gained = emit(builder, const=const_, row=row_, known=known_, state=state_)
-                before = [Lanes(builder, v) for v in known_[:kept]]
-                return pack(ctx, builder, after, [*before, *gained])
-
-            return after(const, row, known, state), codegen
+        @emitter
+        def close(builder, const, row, known, state):
+            gained = [Lanes(builder, v) for v in state]
+            if emit:
+                gained = emit(builder, const=const, row=row, known=known, state=state)
+            before = [Lanes(builder, v) for v in known[:kept]]
+            return pack([*before, *gained])
 
         self.close = close
         self.gives = len(names)
@@ -119,40 +112,32 @@ class BoundPass:
             self.counts = any_element(step.monoid.counts, primitives, full, row, known)
 
 
-def _first_values(again: Again, primitives, row, known, gives: int):
+def _first_values(again: Again, primitives, row, known):
     """``first(const, row, known)``: the known values and those that a pass begins with."""
     places = Names(const=CONSTANT_NAMES, row=row, known=known)
     emit = emit_call(traced(again.start, primitives), places)
-    after = vectors(len(known) + gives)
 
-    @intrinsic
-    def first(context, const, row, known):
-        def codegen(ctx, builder, sig, args):
-            const_, row_, known_ = (unpack(builder, a) for a in args)
-            before = [Lanes(builder, v) for v in known_]
-            gained = emit(builder, const=const_, row=row_, known=known_)
-            return pack(ctx, builder, after, [*before, *gained])
-
-        return after(const, row, known), codegen
+    @emitter
+    def first(builder, const, row, known):
+        before = [Lanes(builder, v) for v in known]
+        gained = emit(builder, const=const, row=row, known=known)
+        return pack([*before, *gained])
 
     return first
 
 
-def _resting(size: int, moving: Sequence[int]):
+def _resting(moving: Sequence[int]):
     """``rests(before, after)``: whether the values at ``moving`` are the same in all lanes."""
-    kind, bits, all_set = vectors(size), ir.VectorType(I64, LANES), ir.IntType(LANES)(-1)
+    bits, all_set = ir.VectorType(I64, LANES), ir.IntType(LANES)(-1)
 
-    @intrinsic
-    def rests(context, before, after):
-        def codegen(ctx, builder, sig, args):
-            pairs = list(zip(*(unpack(builder, a) for a in args), strict=True))
-            answer = ir.IntType(1)(1)
-            for k in moving:
-                same = builder.icmp_signed("==", *(builder.bitcast(v, bits) for v in pairs[k]))
-                lanes = builder.bitcast(same, all_set.type)
-                answer = builder.and_(answer, builder.icmp_signed("==", lanes, all_set))
-            return answer
-
-        return types.boolean(kind, kind), codegen
+    @emitter
+    def rests(builder, before, after):
+        pairs = list(zip(before, after, strict=True))
+        answer = ir.IntType(1)(1)
+        for k in moving:
+            same = builder.icmp_signed("==", *(builder.bitcast(v, bits) for v in pairs[k]))
+            lanes = builder.bitcast(same, all_set.type)
+            answer = builder.and_(answer, builder.icmp_signed("==", lanes, all_set))
+        return answer
 
     return rests

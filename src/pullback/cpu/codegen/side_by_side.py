@@ -8,16 +8,14 @@ and writes to a word that nobody reads.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ..segment_words import OPERANDS, ORDER
-from .block import emit_word, set_word
-from .jit import inner
+from .block import emit_word
+from .functions import emitter, inner
 from .lanes import DOUBLES, I32, I64, LANES, doubles, splat
+from .memory import set_word
 from .operands import Operands
 from .storage import Edge, narrow
-from .vectors import Vector, unpack, vectors
 
 # Words of the scratch: of each lane how many rows it has, whether it is there, the first of its
 # rows, its segment and its column; a zero; a word to be written over; the places of each operand.
@@ -31,27 +29,19 @@ def scratch_words(operands: Operands) -> int:
     return PLACES + LANES * operands.count
 
 
-@intrinsic
-def lanes_at(context, group, k):
+@emitter
+def lanes_at(builder, group, k):
     """1.0 in lanes that have a row k, 0.0 in the others."""
-
-    def codegen(ctx, builder, sig, args):
-        counts = _words(builder, args[0], COUNTS)
-        inside = builder.icmp_signed("<", splat(builder, args[1]), counts)
-        return builder.select(inside, doubles(1.0), doubles(0.0))
-
-    return Vector(types.int64, types.int64), codegen
+    counts = _words(builder, group, COUNTS)
+    inside = builder.icmp_signed("<", splat(builder, k), counts)
+    return builder.select(inside, doubles(1.0), doubles(0.0))
 
 
-@intrinsic
-def with_extents(context, const, group):
+@emitter
+def with_extents(builder, const, group):
     """The constants of formulas with the number of rows of each lane as the extent."""
-
-    def codegen(ctx, builder, sig, args):
-        extent = builder.sitofp(_words(builder, args[1], COUNTS), DOUBLES)
-        return ctx.make_tuple(builder, const, [extent, *unpack(builder, args[0])[1:]])
-
-    return const(const, types.int64), codegen
+    extent = builder.sitofp(_words(builder, group, COUNTS), DOUBLES)
+    return (extent, *const[1:])
 
 
 @inner
@@ -103,27 +93,20 @@ class SideBySide:
         """``place(p, group)``: where each lane has its part of every operand."""
         operands, ordered = range(self._operands.count), self._ordered
 
-        @intrinsic
-        def place(context, p, group):
-            def codegen(ctx, builder, sig, args):
-                block, lanes = args
-                column, segment, first = (
-                    _words(builder, lanes, k) for k in (COLUMN, SEGMENT, FIRST)
+        @emitter
+        def place(builder, p, group):
+            column, segment, first = (_words(builder, group, k) for k in (COLUMN, SEGMENT, FIRST))
+            for o in operands:
+                at = OPERANDS + 3 * o
+                base, row_step, step = (
+                    splat(builder, emit_word(builder, p, I64(at + k))) for k in range(3)
                 )
-                for o in operands:
-                    at = OPERANDS + 3 * o
-                    base, row_step, step = (
-                        splat(builder, emit_word(builder, block, I64(at + k))) for k in range(3)
-                    )
-                    place = builder.add(base, builder.mul(column, step))
-                    # Of rows in order the number is looked up for every one of them.
-                    if o in by_segment or not ordered:
-                        row = segment if o in by_segment else first
-                        place = builder.add(place, builder.mul(row, row_step))
-                    builder.store(place, _pointer(builder, lanes, PLACES + LANES * o)).align = 8
-                return ctx.get_dummy_value()
-
-            return types.void(types.int64, types.int64), codegen
+                place = builder.add(base, builder.mul(column, step))
+                # Of rows in order the number is looked up for every one of them.
+                if o in by_segment or not ordered:
+                    row = segment if o in by_segment else first
+                    place = builder.add(place, builder.mul(row, row_step))
+                builder.store(place, _pointer(builder, group, PLACES + LANES * o)).align = 8
 
         return place
 
@@ -156,24 +139,20 @@ class SideBySide:
 
     def _fetch(self, places, by_row: bool):
         """``fetch(p, group, k)`` of the elements of row k of every lane, or of its segment."""
-        edges, kind = self._operands.edges, vectors(max(1, len(places)))
+        edges = self._operands.edges
 
-        @intrinsic
-        def fetch(context, p, group, k):
-            def codegen(ctx, builder, sig, args):
-                block, lanes, k = args
-                active, rows = self._offsets(builder, block, lanes, k, by_row)
-                items = []
-                for o in places:
-                    edge = edges[o]
-                    v, pointer = ir.Constant(edge.stored, ir.Undefined), edge.storage.as_pointer()
-                    for lane, at in self._addresses(builder, block, lanes, o, active, rows, ZERO):
-                        value = builder.load(builder.inttoptr(at, pointer))
-                        v = builder.insert_element(v, value, I32(lane))
-                    items.append(edge.widen(builder, v))
-                return ctx.make_tuple(builder, kind, items or [Edge.zero()])
-
-            return kind(types.int64, types.int64, types.int64), codegen
+        @emitter
+        def fetch(builder, p, group, k):
+            active, rows = self._offsets(builder, p, group, k, by_row)
+            items = []
+            for o in places:
+                edge = edges[o]
+                v, pointer = ir.Constant(edge.stored, ir.Undefined), edge.storage.as_pointer()
+                for lane, at in self._addresses(builder, p, group, o, active, rows, ZERO):
+                    value = builder.load(builder.inttoptr(at, pointer))
+                    v = builder.insert_element(v, value, I32(lane))
+                items.append(edge.widen(builder, v))
+            return tuple(items or [Edge.zero()])
 
         return fetch
 
@@ -181,20 +160,15 @@ class SideBySide:
         """``put(p, group, k, values)``: what ``fetch`` would read."""
         edges, outputs = self._operands.edges, self._operands.finished
 
-        @intrinsic
-        def put(context, p, group, k, values):
-            def codegen(ctx, builder, sig, args):
-                block, lanes, k, values_ = args
-                active, rows = self._offsets(builder, block, lanes, k, by_row)
-                given = unpack(builder, values_)
-                for o, w in outputs:
-                    edge = edges[o]
-                    v = narrow(builder, given[w], edge.element, edge.native_half)
-                    for lane, at in self._addresses(builder, block, lanes, o, active, rows, SPARE):
-                        value = builder.extract_element(v, I32(lane))
-                        builder.store(value, builder.inttoptr(at, edge.storage.as_pointer()))
-                return ctx.get_dummy_value()
-
-            return types.void(types.int64, types.int64, types.int64, values), codegen
+        @emitter
+        def put(builder, p, group, k, values):
+            active, rows = self._offsets(builder, p, group, k, by_row)
+            given = values
+            for o, w in outputs:
+                edge = edges[o]
+                v = narrow(builder, given[w], edge.element, edge.native_half)
+                for lane, at in self._addresses(builder, p, group, o, active, rows, SPARE):
+                    value = builder.extract_element(v, I32(lane))
+                    builder.store(value, builder.inttoptr(at, edge.storage.as_pointer()))
 
         return put

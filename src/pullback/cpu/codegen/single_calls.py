@@ -1,4 +1,4 @@
-"""What of a formula is computed on float32 lanes; asked without Numba.
+"""What of a formula is computed on float32 lanes; asked without compiling.
 
 A kernel on float32 lanes and one on float64 lanes are the same where nothing is, and are compiled
 once.

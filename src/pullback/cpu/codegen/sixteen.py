@@ -1,4 +1,4 @@
-"""Elements on float32 lanes: formula functions as intrinsics, eight or sixteen elements at a time.
+"""Elements on float32 lanes: formula functions as emitters, eight or sixteen elements at a time.
 
 A lane's bits depend on its own values alone, so eight and sixteen give the same. Doubtful lanes
 (:mod:`.singles`) are computed again in float64: of eight, by a function that is called. Sixteen
@@ -12,19 +12,16 @@ import math
 from collections.abc import Callable
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ...formulas.record import parameters
 from ..words import CONSTANT_NAMES
 from .bind import element_emitter
-from .jit import kernel_key
+from .functions import emitter
 from .lanes import DOUBLES, I32, I64, LANES, Lanes, constant, doubles, expected, scratch_builder
 from .operands import Operands
 from .single_calls import EIGHT_FLOATS, SingleCall, elements, row_elements, row_numbers
 from .singles import FLOAT, Trace
 from .storage import Edge, from_float, to_float
-from .vectors import Vector, unpack, vectors
 
 SIXTEEN = 2 * LANES
 FLOATS = ir.VectorType(FLOAT, SIXTEEN)
@@ -76,7 +73,8 @@ class InDoubles:
     def __init__(self, function: Callable, primitives, operands: Operands, known):
         full, row = operands.full, operands.row
         self._emit = element_emitter(function, primitives, full, row, known)
-        self._name = f"{function.__name__}_in_doubles_{kernel_key.get()}"
+        self._name = f"{function.__name__}_in_doubles"
+        self._made: ir.Function | None = None
         self._sizes = {"const": CONSTANT_NAMES, "full": full, "row": row, "known": known}
         places = {n: (t, k) for t, names in self._sizes.items() for k, n in enumerate(names)}
         self._wanted = [places[n] for n in parameters(function)]
@@ -90,12 +88,12 @@ class InDoubles:
         return [builder.extract_value(found, k) for k in range(self._outputs)]
 
     def _function(self, module):
-        function = module.globals.get(self._name)
+        function = self._made
         if function is None:
             result = ir.LiteralStructType([DOUBLES] * self._outputs)
             kind = ir.FunctionType(result, [DOUBLES] * len(self._wanted))
-            function = ir.Function(module, kind, self._name)
-            function.linkage = "linkonce_odr"
+            function = self._made = ir.Function(module, kind, module.get_unique_name(self._name))
+            function.linkage = "internal"
             for fact in ("noinline", "cold", "nounwind"):
                 function.attributes.add(fact)
             builder = ir.IRBuilder(function.append_basic_block())
@@ -117,16 +115,11 @@ class InDoubles:
 def per_eight(call: SingleCall, function: Callable, primitives, operands: Operands, known, picked):
     """``f(index, const, full, row, known)`` as :func:`.bind.per_element` makes it."""
     in_doubles = InDoubles(function, primitives, operands, known)
-    kind = vectors(len(picked))
 
-    @intrinsic
-    def apply(context, index, const, full, row, known):
-        def codegen(ctx, builder, sig, args):
-            const_, full_, row_, known_ = (unpack(builder, a) for a in args[1:])
-            found = emit_eight(call, in_doubles, builder, const_, full_, row_, known_)
-            return ctx.make_tuple(builder, kind, [found[k] for k in picked])
-
-        return kind(Vector, const, full, row, known), codegen
+    @emitter
+    def apply(builder, index, const, full, row, known):
+        found = emit_eight(call, in_doubles, builder, const, full, row, known)
+        return tuple(found[k] for k in picked)
 
     return apply
 
@@ -158,7 +151,7 @@ class Spread:
     """Numbers of one row for sixteen of its elements: tuples of eight equal float64."""
 
     def singles(self, builder, args) -> tuple[list, list]:
-        row, known = (unpack(builder, a) for a in args)
+        row, known = args
         return row_elements(row, 2), row_numbers(known, 2)
 
 
@@ -207,39 +200,30 @@ class Boxed:
     def split(self):
         """``split(row_at, known_at, split_at)``: the float32 of eight columns, from the float64."""
 
-        @intrinsic
-        def split(context, row_at, known_at, split_at):
-            def codegen(ctx, builder, sig, args):
-                row, known = self._doubles(builder, args)
-                trace = Trace(builder, LANES)
-                for k, v in enumerate([*row[: self._row], *known]):
-                    if k < self._row:
-                        parts = [trace.of_elements([v]).v]
-                    else:
-                        number = trace.of_doubles([v])
-                        parts = [number.v, number.low]
-                    for half, part in enumerate(parts):
-                        offset = k * self._pitch + half * self._pitch // 2
-                        at = builder.add(args[2], I64(offset))
-                        place = builder.inttoptr(at, part.type.as_pointer())
-                        builder.store(part, place).align = 4
-                return ctx.get_dummy_value()
-
-            return types.void(*[types.int64] * 3), codegen
+        @emitter
+        def split(builder, row_at, known_at, split_at):
+            row, known = self._doubles(builder, (row_at, known_at))
+            trace = Trace(builder, LANES)
+            for k, v in enumerate([*row[: self._row], *known]):
+                if k < self._row:
+                    parts = [trace.of_elements([v]).v]
+                else:
+                    number = trace.of_doubles([v])
+                    parts = [number.v, number.low]
+                for half, part in enumerate(parts):
+                    offset = k * self._pitch + half * self._pitch // 2
+                    at = builder.add(split_at, I64(offset))
+                    place = builder.inttoptr(at, part.type.as_pointer())
+                    builder.store(part, place).align = 4
 
         return split
 
 
-@intrinsic
-def forget(context, place):
+@emitter
+def forget(builder, place):
     """Sixteen NaN where float32 values of elements are kept, which are doubtful."""
-
-    def codegen(ctx, builder, sig, args):
-        pointer = builder.inttoptr(args[0], FLOATS.as_pointer())
-        builder.store(FLOATS([math.nan] * SIXTEEN), pointer).align = 4
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64), codegen
+    pointer = builder.inttoptr(place, FLOATS.as_pointer())
+    builder.store(FLOATS([math.nan] * SIXTEEN), pointer).align = 4
 
 
 def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = False):
@@ -253,16 +237,14 @@ def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = Fal
     full_at, finished = operands.full_at, operands.finished
     stored = ir.VectorType(edge.storage, SIXTEEN)
 
-    def emit(builder, args, numbers, streamed, kept=None):
-        addresses, index, const = args
-        bases, const_ = unpack(builder, addresses), unpack(builder, const)
+    def emit(builder, bases, index, const, numbers, streamed, kept=None):
         floats = [load_sixteen(builder, edges[o], bases[o], index) for o in full_at]
         if kept is not None:
             floats.append(builder.load(builder.inttoptr(kept, FLOATS.as_pointer())))
             floats[-1].align = 4
         row, known = rows.singles(builder, numbers)
         values, doubtful = call.emit(
-            builder, SIXTEEN, row_numbers(const_, 2), elements(floats), row, known
+            builder, SIXTEEN, row_numbers(const, 2), elements(floats), row, known
         )
         sure = expected(builder, builder.not_(any_of(builder, doubtful)))
         offset = builder.mul(index, I64(edge.item))
@@ -281,23 +263,17 @@ def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = Fal
 
     if isinstance(rows, Boxed):
 
-        @intrinsic
-        def apply_columns(context, addresses, index, const, row_at, known_at, split_at, streamed):
-            def codegen(ctx, builder, sig, args):
-                return emit(builder, args[:3], args[3:6], args[6])
-
-            kinds = (addresses, types.int64, const, *[types.int64] * 3, types.boolean)
-            return types.boolean(*kinds), codegen
+        @emitter
+        def apply_columns(builder, addresses, index, const, row_at, known_at, split_at, streamed):
+            numbers = (row_at, known_at, split_at)
+            return emit(builder, addresses, index, const, numbers, streamed)
 
         return apply_columns
 
-    @intrinsic
-    def apply(context, addresses, index, const, row, known, streamed, kept):
-        def codegen(ctx, builder, sig, args):
-            return emit(builder, args[:3], args[3:5], args[5], args[6] if lifted else None)
-
-        kinds = (addresses, types.int64, const, row, known, types.boolean, types.int64)
-        return types.boolean(*kinds), codegen
+    @emitter
+    def apply(builder, addresses, index, const, row, known, streamed, kept):
+        kept = kept if lifted else None
+        return emit(builder, addresses, index, const, (row, known), streamed, kept)
 
     return apply
 
@@ -309,41 +285,31 @@ def lift_sixteen(call: SingleCall, operands: Operands, carried, rows, keeps: boo
     ``keeps`` values, it is given where.
     """
     edges, full_at = operands.edges, operands.full_at
-    kind = vectors(len(carried))
-    found = types.Tuple((kind, kind, types.boolean))
 
-    def emit(ctx, builder, args, numbers, kept=None):
-        addresses, index, const = args
-        bases, const_ = unpack(builder, addresses), unpack(builder, const)
+    def emit(builder, bases, index, const, numbers, kept=None):
         floats = [load_sixteen(builder, edges[o], bases[o], index) for o in full_at]
         row, known = rows.singles(builder, numbers)
         values, doubtful = call.emit(
-            builder, SIXTEEN, row_numbers(const_, 2), elements(floats), row, known
+            builder, SIXTEEN, row_numbers(const, 2), elements(floats), row, known
         )
         if kept is not None:
             place = builder.inttoptr(kept, FLOATS.as_pointer())
             builder.store(values[carried[0]], place).align = 4
         parts = [_wide_halves_of(builder, values[c]) for c in carried]
-        states = [ctx.make_tuple(builder, kind, [both[k] for both in parts]) for k in (0, 1)]
+        states = [tuple(both[k] for both in parts) for k in (0, 1)]
         sure = expected(builder, builder.not_(any_of(builder, doubtful)))
-        return ctx.make_tuple(builder, found, [*states, sure])
+        return (*states, sure)
 
     if isinstance(rows, Boxed):
 
-        @intrinsic
-        def lift_columns(context, addresses, index, const, row_at, known_at, split_at):
-            def codegen(ctx, builder, sig, args):
-                return emit(ctx, builder, args[:3], args[3:])
-
-            return found(addresses, types.int64, const, *[types.int64] * 3), codegen
+        @emitter
+        def lift_columns(builder, addresses, index, const, row_at, known_at, split_at):
+            return emit(builder, addresses, index, const, (row_at, known_at, split_at))
 
         return lift_columns
 
-    @intrinsic
-    def lift(context, addresses, index, const, row, known, kept):
-        def codegen(ctx, builder, sig, args):
-            return emit(ctx, builder, args[:3], args[3:5], args[5] if keeps else None)
-
-        return found(addresses, types.int64, const, row, known, types.int64), codegen
+    @emitter
+    def lift(builder, addresses, index, const, row, known, kept):
+        return emit(builder, addresses, index, const, (row, known), kept if keeps else None)
 
     return lift

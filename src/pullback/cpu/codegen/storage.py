@@ -10,11 +10,12 @@ import math
 from functools import cache
 
 from llvmlite import binding, ir
-from numba.core import cgutils
-from numba.core.registry import cpu_target
 
+from ..loader import target_machine
 from ..words import ITEMSIZE as ITEMSIZE
 from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, constant, doubles, splat
+from .loops import counted
+from .memory import declared
 
 FLOAT, HALF = ir.FloatType(), ir.HalfType()
 I16 = ir.IntType(16)
@@ -48,13 +49,12 @@ _CALLED = ("__truncsfhf2", "__extendhfsf2", "__gnu_f2h_ieee", "__gnu_h2f_ieee")
 
 @cache
 def has_native_half() -> bool:
-    """Whether half conversions are instructions of the target that Numba compiles for.
+    """Whether half conversions are instructions of the CPU that is compiled for.
 
-    That need not be this CPU (``NUMBA_CPU_NAME``), and what a target has follows from its name and
-    its features together, so the target is asked.
+    That need not be this one (``PULLBACK_CPU``), and what a CPU has follows from its name and its
+    features together, so LLVM is asked.
     """
-    target = cpu_target.target_context.codegen()._tm
-    code = target.emit_assembly(binding.parse_assembly(_CONVERSIONS))
+    code = target_machine().emit_assembly(binding.parse_assembly(_CONVERSIONS))
     return not any(name in code for name in _CALLED)
 
 
@@ -262,15 +262,15 @@ class Edge:
     def _some(self, builder, address, count, flipped):
         """Less than eight elements side by side: the first lanes, or the last where ``flipped``."""
         pointer = builder.inttoptr(address, self.stored.as_pointer())
-        kind = ir.FunctionType(self.stored, [pointer.type, I32, _MASK, self.stored])
-        load = cgutils.get_or_insert_function(builder.module, kind, self._masked("load"))
+        kinds = (pointer.type, I32, _MASK, self.stored)
+        load = declared(builder, self._masked("load"), self.stored, *kinds)
         mask, nothing = _lanes_there(builder, count, flipped), ir.Constant(self.stored, None)
         return builder.call(load, [pointer, I32(self.item), mask, nothing])
 
     def _set_some(self, builder, address, count, flipped, v):
         pointer = builder.inttoptr(address, self.stored.as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [self.stored, pointer.type, I32, _MASK])
-        store = cgutils.get_or_insert_function(builder.module, kind, self._masked("store"))
+        kinds = (self.stored, pointer.type, I32, _MASK)
+        store = declared(builder, self._masked("store"), ir.VoidType(), *kinds)
         mask = _lanes_there(builder, count, flipped)
         builder.call(store, [v, pointer, I32(self.item), mask])
 
@@ -398,10 +398,10 @@ class Edge:
                 v = builder.insert_element(v, value, I32(lane))
                 at = builder.add(at, stride)
             builder.ret(v)
-        with cgutils.for_range(builder, count, intp=I64) as loop:
-            at = builder.add(address, builder.mul(loop.index, stride))
+        with counted(builder, count) as k:
+            at = builder.add(address, builder.mul(k, stride))
             value = builder.load(builder.inttoptr(at, self.storage.as_pointer()))
-            builder.store(value, builder.gep(slots, [loop.index]))
+            builder.store(value, builder.gep(slots, [k]))
         builder.ret(builder.load(box))
 
     def _emit_scatter(self, builder, address, stride, count, v):
@@ -409,8 +409,8 @@ class Edge:
         box.align = 64
         builder.store(v, box)
         slots = builder.bitcast(box, self.storage.as_pointer())
-        with cgutils.for_range(builder, count, intp=I64) as loop:
-            at = builder.add(address, builder.mul(loop.index, stride))
-            value = builder.load(builder.gep(slots, [loop.index]))
+        with counted(builder, count) as k:
+            at = builder.add(address, builder.mul(k, stride))
+            value = builder.load(builder.gep(slots, [k]))
             builder.store(value, builder.inttoptr(at, self.storage.as_pointer()))
         builder.ret_void()

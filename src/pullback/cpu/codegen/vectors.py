@@ -1,7 +1,6 @@
-"""Vectors inside Numba: one opaque type, tuples of it, and intrinsics that emit traced code.
+"""Vectors in loop nests: tuples of them, and emitters that read, write and pick.
 
-Numba sees vectors only as values that pass between intrinsics; all arithmetic on them is emitted by
-:mod:`.lanes`.
+Loop nests pass vectors on; all arithmetic on them is emitted by :mod:`.lanes`.
 """
 
 from __future__ import annotations
@@ -9,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
 
 from ...formulas.record import parameters
+from .functions import emitter
 from .lanes import (
     DOUBLE,
     DOUBLES,
@@ -31,32 +28,10 @@ from .lanes import (
 )
 
 
-class VectorType(types.Type):
-    def __init__(self):
-        super().__init__(name="pullback.vector")
-
-
-Vector = VectorType()
-
-
-@register_model(VectorType)
-class _VectorModel(models.PrimitiveModel):
-    def __init__(self, manager, kind):
-        super().__init__(manager, kind, DOUBLES)
-
-
-def vectors(size: int):
-    return types.UniTuple(Vector, size)
-
-
-def unpack(builder, values) -> list:
-    return cgutils.unpack_tuple(builder, values)
-
-
-def pack(context, builder, kind, values):
-    """A Numba tuple of vectors; numbers are spread over the lanes, none at all becomes one zero."""
-    items = [v.v if isinstance(v, Lanes) else doubles(float(v)) for v in values] or [doubles(0.0)]
-    return context.make_tuple(builder, kind, items)
+def pack(values) -> tuple:
+    """A tuple of vectors; numbers are spread over the lanes, none at all becomes one zero."""
+    items = [v.v if isinstance(v, Lanes) else doubles(float(v)) for v in values]
+    return tuple(items) or (doubles(0.0),)
 
 
 class Names:
@@ -97,63 +72,42 @@ def emit_call(function: Callable, names: Names):
     return emit
 
 
-@intrinsic
-def no_vectors(context):
+@emitter
+def no_vectors(builder):
     """The tuple that stands for no known values: one zero."""
-    kind = vectors(1)
-
-    def codegen(ctx, builder, sig, args):
-        return pack(ctx, builder, kind, [])
-
-    return kind(), codegen
+    return pack([])
 
 
 def zero_vectors(size: int):
     """``zeros()``: a tuple of so many vectors of zeros."""
-    kind = vectors(size)
 
-    @intrinsic
-    def zeros(context):
-        def codegen(ctx, builder, sig, args):
-            return ctx.make_tuple(builder, kind, [doubles(0.0)] * size)
-
-        return kind(), codegen
+    @emitter
+    def zeros(builder):
+        return (doubles(0.0),) * size
 
     return zeros
 
 
-@intrinsic
-def first_lanes(context, count):
+@emitter
+def first_lanes(builder, count):
     """1.0 in the first ``count`` lanes, 0.0 in the others."""
-
-    def codegen(ctx, builder, sig, args):
-        inside = builder.icmp_signed("<", constant(range(LANES), I64), splat(builder, args[0]))
-        return builder.select(inside, doubles(1.0), doubles(0.0))
-
-    return Vector(types.int64), codegen
+    inside = builder.icmp_signed("<", constant(range(LANES), I64), splat(builder, count))
+    return builder.select(inside, doubles(1.0), doubles(0.0))
 
 
-@intrinsic
-def last_lanes(context, count):
+@emitter
+def last_lanes(builder, count):
     """1.0 in the last ``count`` lanes, 0.0 in the others."""
-
-    def codegen(ctx, builder, sig, args):
-        from_the_end = constant(range(LANES - 1, -1, -1), I64)
-        inside = builder.icmp_signed("<", from_the_end, splat(builder, args[0]))
-        return builder.select(inside, doubles(1.0), doubles(0.0))
-
-    return Vector(types.int64), codegen
+    from_the_end = constant(range(LANES - 1, -1, -1), I64)
+    inside = builder.icmp_signed("<", from_the_end, splat(builder, count))
+    return builder.select(inside, doubles(1.0), doubles(0.0))
 
 
-@intrinsic
-def counting(context, start, step):
+@emitter
+def counting(builder, start, step):
     """start, start + step, ... as floats: positions along an axis."""
-
-    def codegen(ctx, builder, sig, args):
-        offsets = builder.mul(constant(range(LANES), I64), splat(builder, args[1]))
-        return builder.sitofp(builder.add(splat(builder, args[0]), offsets), DOUBLES)
-
-    return Vector(types.int64, types.int64), codegen
+    offsets = builder.mul(constant(range(LANES), I64), splat(builder, step))
+    return builder.sitofp(builder.add(splat(builder, start), offsets), DOUBLES)
 
 
 def emit_free_of_nan(builder, items):
@@ -167,168 +121,89 @@ def emit_free_of_nan(builder, items):
     return expected(builder, builder.icmp_unsigned("==", bits, bits.type(0)))
 
 
-@intrinsic
-def free_of_nan(context, a, b, c):
+@emitter
+def free_of_nan(builder, a, b, c):
     """Whether no lane of three tuples of vectors is NaN."""
-
-    def codegen(ctx, builder, sig, args):
-        return emit_free_of_nan(builder, [v for a in args for v in unpack(builder, a)])
-
-    return types.boolean(a, b, c), codegen
+    return emit_free_of_nan(builder, [*a, *b, *c])
 
 
-@intrinsic
-def vector_at(context, address):
+@emitter
+def vector_at(builder, address):
     """Eight float64 of scratch."""
-
-    def codegen(ctx, builder, sig, args):
-        v = builder.load(builder.inttoptr(args[0], DOUBLES.as_pointer()))
-        v.align = 8
-        return v
-
-    return Vector(types.int64), codegen
+    v = builder.load(builder.inttoptr(address, DOUBLES.as_pointer()))
+    v.align = 8
+    return v
 
 
-@intrinsic
-def set_vector(context, address, v):
-    def codegen(ctx, builder, sig, args):
-        builder.store(args[1], builder.inttoptr(args[0], DOUBLES.as_pointer())).align = 8
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64, Vector), codegen
+@emitter
+def set_vector(builder, address, v):
+    builder.store(v, builder.inttoptr(address, DOUBLES.as_pointer())).align = 8
 
 
-@intrinsic
-def set_double(context, address, v):
+@emitter
+def set_double(builder, address, v):
     """Lane 0 to one float64 of scratch."""
-
-    def codegen(ctx, builder, sig, args):
-        lane = builder.extract_element(args[1], I32(0))
-        builder.store(lane, builder.inttoptr(args[0], DOUBLE.as_pointer()))
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64, Vector), codegen
+    lane = builder.extract_element(v, I32(0))
+    builder.store(lane, builder.inttoptr(address, DOUBLE.as_pointer()))
 
 
 def tuple_intrinsics(size: int):
     """``read``, ``write``, ``read_one``, ``write_one``, ``spread`` and ``keep`` for a state."""
-    kind = vectors(size)
 
-    @intrinsic
-    def read(context, address, pitch):
+    @emitter
+    def read(builder, address, pitch):
         """A state whose components lie ``pitch`` bytes apart."""
+        items = []
+        for k in range(size):
+            at = builder.add(address, builder.mul(pitch, I64(k)))
+            v = builder.load(builder.inttoptr(at, DOUBLES.as_pointer()))
+            v.align = 8
+            items.append(v)
+        return tuple(items)
 
-        def codegen(ctx, builder, sig, args):
-            items = []
-            for k in range(size):
-                at = builder.add(args[0], builder.mul(args[1], I64(k)))
-                v = builder.load(builder.inttoptr(at, DOUBLES.as_pointer()))
-                v.align = 8
-                items.append(v)
-            return ctx.make_tuple(builder, kind, items)
+    @emitter
+    def write(builder, address, pitch, state):
+        for k, v in enumerate(state):
+            at = builder.add(address, builder.mul(pitch, I64(k)))
+            builder.store(v, builder.inttoptr(at, DOUBLES.as_pointer())).align = 8
 
-        return kind(types.int64, types.int64), codegen
-
-    @intrinsic
-    def write(context, address, pitch, state):
-        def codegen(ctx, builder, sig, args):
-            for k, v in enumerate(unpack(builder, args[2])):
-                at = builder.add(args[0], builder.mul(args[1], I64(k)))
-                builder.store(v, builder.inttoptr(at, DOUBLES.as_pointer())).align = 8
-            return ctx.get_dummy_value()
-
-        return types.void(types.int64, types.int64, kind), codegen
-
-    @intrinsic
-    def read_one(context, address):
+    @emitter
+    def read_one(builder, address):
         """A state of single float64, side by side, in every lane."""
+        pointer = builder.inttoptr(address, DOUBLE.as_pointer())
+        singles = [builder.load(builder.gep(pointer, [I64(k)])) for k in range(size)]
+        return tuple(splat(builder, v) for v in singles)
 
-        def codegen(ctx, builder, sig, args):
-            pointer = builder.inttoptr(args[0], DOUBLE.as_pointer())
-            singles = [builder.load(builder.gep(pointer, [I64(k)])) for k in range(size)]
-            items = [splat(builder, v) for v in singles]
-            return ctx.make_tuple(builder, kind, items)
+    @emitter
+    def write_one(builder, address, state):
+        pointer = builder.inttoptr(address, DOUBLE.as_pointer())
+        for k, v in enumerate(state):
+            builder.store(builder.extract_element(v, I32(0)), builder.gep(pointer, [I64(k)]))
 
-        return kind(types.int64), codegen
-
-    @intrinsic
-    def write_one(context, address, state):
-        def codegen(ctx, builder, sig, args):
-            pointer = builder.inttoptr(args[0], DOUBLE.as_pointer())
-            for k, v in enumerate(unpack(builder, args[1])):
-                builder.store(builder.extract_element(v, I32(0)), builder.gep(pointer, [I64(k)]))
-            return ctx.get_dummy_value()
-
-        return types.void(types.int64, kind), codegen
-
-    @intrinsic
-    def spread(context, state, lane):
+    @emitter
+    def spread(builder, state, lane):
         """One lane of a state in every lane."""
+        at = builder.trunc(lane, I32)
+        singles = [builder.extract_element(v, at) for v in state]
+        return tuple(splat(builder, v) for v in singles)
 
-        def codegen(ctx, builder, sig, args):
-            at = builder.trunc(args[1], I32)
-            singles = [builder.extract_element(v, at) for v in unpack(builder, args[0])]
-            items = [splat(builder, v) for v in singles]
-            return ctx.make_tuple(builder, kind, items)
-
-        return kind(kind, types.int64), codegen
-
-    @intrinsic
-    def keep(context, mask, a, b):
+    @emitter
+    def keep(builder, mask, a, b):
         """``a`` where the mask is 1, else ``b``."""
-
-        def codegen(ctx, builder, sig, args):
-            on = builder.fcmp_ordered("!=", args[0], doubles(0.0))
-            pairs = zip(unpack(builder, args[1]), unpack(builder, args[2]), strict=True)
-            items = [builder.select(on, x, y) for x, y in pairs]
-            return ctx.make_tuple(builder, kind, items)
-
-        return kind(Vector, kind, kind), codegen
+        on = builder.fcmp_ordered("!=", mask, doubles(0.0))
+        return tuple(builder.select(on, x, y) for x, y in zip(a, b, strict=True))
 
     return read, write, read_one, write_one, spread, keep
 
 
-def concatenate(first: int, second: int):
-    """Two tuples of vectors as one."""
-    kind = vectors(first + second)
-
-    @intrinsic
-    def joined(context, a, b):
-        def codegen(ctx, builder, sig, args):
-            items = [*unpack(builder, args[0]), *unpack(builder, args[1])]
-            return ctx.make_tuple(builder, kind, items)
-
-        return kind(vectors(first), vectors(second)), codegen
-
-    return joined
-
-
-def leading_vectors(count: int):
-    """``leading(values)``: the first vectors of a tuple."""
-    kind = vectors(count)
-
-    @intrinsic
-    def leading(context, values):
-        def codegen(ctx, builder, sig, args):
-            return ctx.make_tuple(builder, kind, unpack(builder, args[0])[:count])
-
-        return kind(values), codegen
-
-    return leading
-
-
-def write_last(size: int, count: int):
+def write_last(count: int):
     """``write(address, values)``: lane 0 of the last ``count`` vectors of a tuple, side by side."""
 
-    @intrinsic
-    def write(context, address, values):
-        def codegen(ctx, builder, sig, args):
-            pointer = builder.inttoptr(args[0], DOUBLE.as_pointer())
-            for k, v in enumerate(unpack(builder, args[1])[size - count :]):
-                builder.store(builder.extract_element(v, I32(0)), builder.gep(pointer, [I64(k)]))
-            return ctx.get_dummy_value()
-
-        return types.void(types.int64, vectors(size)), codegen
+    @emitter
+    def write(builder, address, values):
+        pointer = builder.inttoptr(address, DOUBLE.as_pointer())
+        for k, v in enumerate(values[-count:] if count else ()):
+            builder.store(builder.extract_element(v, I32(0)), builder.gep(pointer, [I64(k)]))
 
     return write
 
@@ -338,16 +213,13 @@ def rotated(builder, items, distance):
 
 
 def stack(count: int):
-    """An intrinsic giving the address of that many float64 on the kernel's stack."""
+    """An emitter giving the address of that many float64 on the kernel's stack."""
 
-    @intrinsic
-    def allocate(context):
-        def codegen(ctx, builder, sig, args):
-            with builder.goto_entry_block():
-                box = builder.alloca(ir.ArrayType(DOUBLE, count))
-                box.align = 64
-            return builder.ptrtoint(box, I64)
-
-        return types.int64(), codegen
+    @emitter
+    def allocate(builder):
+        with builder.goto_entry_block():
+            box = builder.alloca(ir.ArrayType(DOUBLE, count))
+            box.align = 64
+        return builder.ptrtoint(box, I64)
 
     return allocate

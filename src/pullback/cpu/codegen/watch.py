@@ -14,15 +14,12 @@ import struct
 from dataclasses import dataclass
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ...formulas.record import Scaled
+from .functions import emitter
 from .lanes import I64, LANES, constant
-from .vectors import unpack, vectors
 
 FACTOR, CARRY, GRADIENT = 0, 1, 2
-_SEEN = vectors(3)
 _BITS = ir.VectorType(I64, LANES)
 
 
@@ -55,15 +52,11 @@ def _filled(value: int) -> ir.Constant:
     return constant([value] * LANES, I64)
 
 
-@intrinsic
-def nothing_seen(context):
+@emitter
+def nothing_seen(builder):
     """For factors, carries and gradients, how far above the low end of its range one has been."""
-
-    def codegen(ctx, builder, sig, args):
-        nothing = builder.bitcast(_filled(0), ir.VectorType(ir.DoubleType(), LANES))
-        return ctx.make_tuple(builder, _SEEN, [nothing] * 3)
-
-    return _SEEN(), codegen
+    nothing = builder.bitcast(_filled(0), ir.VectorType(ir.DoubleType(), LANES))
+    return tuple([nothing] * 3)
 
 
 def _look(what: int, position: int, moderate: _Range):
@@ -81,48 +74,37 @@ def _look(what: int, position: int, moderate: _Range):
             after = builder.select(counts, after, before)
         return after
 
-    @intrinsic
-    def look(context, seen, values):
-        def codegen(ctx, builder, sig, args):
-            items, given = (unpack(builder, a) for a in args)
-            several = isinstance(values.dtype, types.UniTuple)
-            tuples = [unpack(builder, part) for part in given] if several else [given]
-            found = builder.bitcast(items[what], _BITS)
-            for one in tuples:
-                found = further(builder, one[position], found)
-            items[what] = builder.bitcast(found, items[what].type)
-            return ctx.make_tuple(builder, _SEEN, items)
-
-        return _SEEN(_SEEN, values), codegen
+    @emitter
+    def look(builder, seen, values):
+        items = list(seen)
+        tuples = values if isinstance(values[0], tuple) else [values]
+        found = builder.bitcast(items[what], _BITS)
+        for one in tuples:
+            found = further(builder, one[position], found)
+        items[what] = builder.bitcast(found, items[what].type)
+        return tuple(items)
 
     return look
 
 
-@intrinsic
-def look_away(context, seen, anything):
+@emitter
+def look_away(builder, seen, anything):
     """What stands in for a look where none is needed."""
-
-    def codegen(ctx, builder, sig, args):
-        return args[0]
-
-    return _SEEN(_SEEN, anything), codegen
+    return seen
 
 
 def _verdict(ranges):
     """Whether plain arithmetic was safe for all that has been seen."""
 
-    @intrinsic
-    def was_moderate(context, seen):
-        def codegen(ctx, builder, sig, args):
-            fine = constant([1] * LANES, ir.IntType(1))
-            for v, moderate in zip(unpack(builder, args[0]), ranges, strict=True):
-                width = _filled(moderate.width if moderate else 0)
-                inside = builder.icmp_unsigned("<=", builder.bitcast(v, _BITS), width)
-                fine = builder.and_(fine, inside)
-            bits = builder.bitcast(fine, ir.IntType(LANES))
-            return builder.icmp_unsigned("==", bits, bits.type(2**LANES - 1))
-
-        return types.boolean(_SEEN), codegen
+    @emitter
+    def was_moderate(builder, seen):
+        fine = constant([1] * LANES, ir.IntType(1))
+        for v, moderate in zip(seen, ranges, strict=True):
+            width = _filled(moderate.width if moderate else 0)
+            inside = builder.icmp_unsigned("<=", builder.bitcast(v, _BITS), width)
+            fine = builder.and_(fine, inside)
+        bits = builder.bitcast(fine, ir.IntType(LANES))
+        return builder.icmp_unsigned("==", bits, bits.type(2**LANES - 1))
 
     return was_moderate
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from ...formulas.record import RowFormula, parameters
 from ..codegen.bind import per_row
-from ..codegen.block import is_streamed, least, word
+from ..codegen.block import is_streamed, least
 from ..codegen.column_extremes import ANY_NAN, extremes_of_rows, has_zero
 from ..codegen.elementary import primitives_for
 from ..codegen.extremes import is_extreme
-from ..codegen.jit import inlined, inner
+from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
+from ..codegen.memory import word
 from ..codegen.neighbours import fetch_across, neighbours_of
 from ..codegen.operands import Operands, constants, fence
 from ..codegen.passes import BoundPass
@@ -27,7 +28,7 @@ from ..codegen.sixteen import Boxed
 from ..codegen.vectors import counting, no_vectors, stack, tuple_intrinsics
 from ..words import BLOCKS, COLUMNS, EXTENT, TILE, TILES, WIDEST_TILE
 from .flush import copy_bytes, flush
-from .rows import BLOCK, FIRST, element_functions, writes_pairs
+from .rows import BLOCK, element_functions, writes_pairs
 
 PITCH = 8 * WIDEST_TILE
 PAGE = 4096
@@ -180,7 +181,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     @inner
     def fold_in_order(tile, width, start, stop, asks):
         for first in range(start, stop, rows):
-            fold_rows(tile, FIRST, width, first, least(first + rows, stop), asks)
+            fold_rows(tile, 0, width, first, least(first + rows, stop), asks)
 
     fold_block = fold_in_order
     if is_extreme(bound.monoid, operands):
@@ -188,7 +189,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
 
         @inner
         def fold_in_any_order(tile, width, start, stop, asks):
-            pairs, met = width // (2 * LANES) * (2 * LANES), FIRST
+            pairs, met = width // (2 * LANES) * (2 * LANES), 0
             for first in range(start, stop, rows):
                 last = least(first + rows, stop)
                 met |= fold_extremes(tile, pairs, first, last, asks)
@@ -283,7 +284,7 @@ def _make_extremes(bound: BoundPass, operands: Operands, rows: int):
     @inner
     def fold_extremes(tile, width, first, stop, asks):
         _, _, addresses, strides, _, left, _ = tile
-        whole, met = first + (stop - first) // LANES * LANES, FIRST
+        whole, met = first + (stop - first) // LANES * LANES, 0
         for i in range(first, whole, LANES):
             if asks:
                 for c in range(0, width, 2 * LANES):
@@ -502,7 +503,7 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
             inside = 0
             if streamed:
                 inside = least(-(at[one] // item + left) % group, width)
-                apply_ragged(tile, at, FIRST, inside, i)
+                apply_ragged(tile, at, 0, inside, i)
             whole = inside + (width - inside) // group * group
             c = inside
             while c < width:
@@ -534,7 +535,7 @@ def _make_repeat(operands: Operands, apply_some):
         p, _, addresses, strides, _, left, (_, _, box, _, _) = tile
         staged, _ = move(addresses, left, left + width, box)
         for c in range(0, width, LANES):
-            apply_some(tile, staged, c, least(LANES, width - c), FIRST)
+            apply_some(tile, staged, c, least(LANES, width - c), 0)
         size = width * item
         for i in range(word(p, EXTENT)):
             _, place = move(places(addresses, strides, i), left, left + width, box)

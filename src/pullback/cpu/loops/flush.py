@@ -7,45 +7,33 @@ costs more than it saves (a product scan took 20 ms instead of 14); whole lines 
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ..codegen.block import least
-from ..codegen.jit import inner
+from ..codegen.functions import emitter, inner
 from ..codegen.lanes import I32
 from ..words import LINE as LINE
 
 _LINE = ir.VectorType(I32, LINE // 4)
 
 
-@intrinsic
-def copy_bytes(context, target, source, count):
+@emitter
+def copy_bytes(builder, target, source, count):
     """An ordinary copy."""
-
-    def codegen(ctx, builder, sig, args):
-        byte = ir.IntType(8).as_pointer()
-        pointers = [builder.inttoptr(a, byte) for a in args[:2]]
-        copy = builder.module.declare_intrinsic("llvm.memcpy", [byte, byte, args[2].type])
-        builder.call(copy, [*pointers, args[2], ir.IntType(1)(0)])
-        return ctx.get_dummy_value()
-
-    return types.void(*[types.int64] * 3), codegen
+    byte = ir.IntType(8).as_pointer()
+    pointers = [builder.inttoptr(a, byte) for a in (target, source)]
+    copy = builder.module.declare_intrinsic("llvm.memcpy", [byte, byte, count.type])
+    builder.call(copy, [*pointers, count, ir.IntType(1)(0)])
 
 
-@intrinsic
-def stream_line(context, target, source):
+@emitter
+def stream_line(builder, target, source):
     """One aligned cache line, from anywhere."""
-
-    def codegen(ctx, builder, sig, args):
-        target_, source_ = (builder.inttoptr(a, _LINE.as_pointer()) for a in args)
-        line = builder.load(source_)
-        line.align = 1
-        store = builder.store(line, target_)
-        store.align = LINE
-        store.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
-        return ctx.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
+    target_, source_ = (builder.inttoptr(a, _LINE.as_pointer()) for a in (target, source))
+    line = builder.load(source_)
+    line.align = 1
+    store = builder.store(line, target_)
+    store.align = LINE
+    store.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
 
 
 @inner

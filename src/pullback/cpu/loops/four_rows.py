@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from ...formulas.bind import primitives_of
 from ...formulas.record import Pass, RowFormula, parameters, reads_neighbours
-from ..codegen.block import word
 from ..codegen.extremes import is_extreme
-from ..codegen.jit import inlined
+from ..codegen.functions import inlined
 from ..codegen.lanes import LANES
+from ..codegen.memory import word
 from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
-from ..codegen.target import registers
+from ..codegen.registers import registers
 from ..codegen.vectors import counting, first_lanes, no_vectors
 from ..words import EXTENT
 

@@ -9,20 +9,17 @@ carry is held to, 2**±1000, leaves a narrow result 0 or inf with that much more
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ...formulas.folds import scaled, scaled_product
 from ...formulas.record import ScanFormula
 from ...formulas.scan import product_itself
 from ..codegen.elementary import ldexp_single
+from ..codegen.functions import emitter
 from ..codegen.lanes import I64, LANES, Lanes, constant, expected, exponent, mantissa
-from ..codegen.vectors import unpack, vectors
 from ..codegen.watch import bits_of
 
 # Sixteen factors of these magnitudes, or zeros.
 LEAST, MOST = 2.0**-40, 2.0**40
-_STATE, _ONE = vectors(2), vectors(1)
 
 
 def is_narrow_product(formula: ScanFormula, element: str) -> bool:
@@ -37,68 +34,52 @@ def is_narrow_product(formula: ScanFormula, element: str) -> bool:
     )
 
 
-@intrinsic
-def are_moderate(context, first, second):
+@emitter
+def are_moderate(builder, first, second):
     """Whether all factors of two vectors are moderate, as is expected, or zero."""
+    kind = ir.VectorType(I64, LANES)
 
-    def codegen(ctx, builder, sig, args):
-        kind = ir.VectorType(I64, LANES)
+    def filled(value):
+        return constant([value] * LANES, I64)
 
-        def filled(value):
-            return constant([value] * LANES, I64)
-
-        fine = None
-        for (v,) in (unpack(builder, a) for a in args):
-            size = builder.and_(builder.bitcast(v, kind), filled(2**63 - 1))
-            above = builder.sub(size, filled(bits_of(LEAST)))
-            inside = builder.icmp_unsigned("<=", above, filled(bits_of(MOST) - bits_of(LEAST)))
-            inside = builder.or_(inside, builder.icmp_signed("==", size, filled(0)))
-            fine = inside if fine is None else builder.and_(fine, inside)
-        bits = builder.bitcast(fine, ir.IntType(LANES))
-        return expected(builder, builder.icmp_unsigned("==", bits, bits.type(2**LANES - 1)))
-
-    return types.boolean(_ONE, _ONE), codegen
+    fine = None
+    for (v,) in (first, second):
+        size = builder.and_(builder.bitcast(v, kind), filled(2**63 - 1))
+        above = builder.sub(size, filled(bits_of(LEAST)))
+        inside = builder.icmp_unsigned("<=", above, filled(bits_of(MOST) - bits_of(LEAST)))
+        inside = builder.or_(inside, builder.icmp_signed("==", size, filled(0)))
+        fine = inside if fine is None else builder.and_(fine, inside)
+    bits = builder.bitcast(fine, ir.IntType(LANES))
+    return expected(builder, builder.icmp_unsigned("==", bits, bits.type(2**LANES - 1)))
 
 
-@intrinsic
-def products_of_two(context, block_carry, carried, states, totals):
+@emitter
+def products_of_two(builder, block_carry, carried, states, totals):
     """Of two chunks, what each place's product is but for ``ldexp``, and what is carried on.
 
     ``before`` are the products in front of them, likewise; the exponent is that of both chunks.
     """
-    pair = types.UniTuple(_ONE, 2)
-    given = types.Tuple((pair, pair, _ONE, _STATE))
+    (block_m, block_e), (m, e) = ([Lanes(builder, v) for v in a] for a in (block_carry, carried))
+    first, second = (Lanes(builder, *a) for a in states)
+    total1, total2 = (Lanes(builder, *a) for a in totals)
+    between = m * total1
+    after = between * total2
+    before1, before2 = block_m * m, block_m * between
 
-    def codegen(ctx, builder, sig, args):
-        (block_m, block_e), (m, e) = (
-            [Lanes(builder, v) for v in unpack(builder, a)] for a in args[:2]
-        )
-        first, second = (Lanes(builder, *unpack(builder, a)) for a in unpack(builder, args[2]))
-        total1, total2 = (Lanes(builder, *unpack(builder, a)) for a in unpack(builder, args[3]))
-        between = m * total1
-        after = between * total2
-        before1, before2 = block_m * m, block_m * between
+    def one(v):
+        return (v.v,)
 
-        def one(v):
-            return ctx.make_tuple(builder, _ONE, [v.v])
+    def two(a, b):
+        return (one(a), one(b))
 
-        def two(a, b):
-            return ctx.make_tuple(builder, pair, [one(a), one(b)])
-
-        state = ctx.make_tuple(builder, _STATE, [mantissa(after).v, (e + exponent(after)).v])
-        values = two(before1 * first, before2 * second)
-        made = [values, two(before1, before2), one(block_e + e), state]
-        return ctx.make_tuple(builder, given, made)
-
-    return given(_STATE, _STATE, pair, pair), codegen
+    state = (mantissa(after).v, (e + exponent(after)).v)
+    values = two(before1 * first, before2 * second)
+    made = [values, two(before1, before2), one(block_e + e), state]
+    return tuple(made)
 
 
-@intrinsic
-def brought_to(context, product, e):
+@emitter
+def brought_to(builder, product, e):
     """``ldexp`` of products."""
-
-    def codegen(ctx, builder, sig, args):
-        v, by = (Lanes(builder, *unpack(builder, a)) for a in args)
-        return ctx.make_tuple(builder, _ONE, [ldexp_single(v, by).v])
-
-    return _ONE(_ONE, _ONE), codegen
+    v, by = (Lanes(builder, *a) for a in (product, e))
+    return (ldexp_single(v, by).v,)

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ...formulas.record import LIFTED, RowFormula, is_pointwise, reads_neighbours
 from ..codegen.bind import any_element, per_element, per_row
-from ..codegen.block import least, word
+from ..codegen.block import least
 from ..codegen.elementary import primitives_for
 from ..codegen.extremes import STEP, extreme_of, is_extreme
-from ..codegen.jit import inlined, inner
+from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
+from ..codegen.memory import word
 from ..codegen.neighbours import fetch_along, neighbours_of
 from ..codegen.operands import Operands, constants, fence
 from ..codegen.passes import BoundPass
@@ -30,10 +29,8 @@ from ..codegen.single_calls import SingleCall, lift_call, single_call
 from ..codegen.sixteen import SIXTEEN as GROUP
 from ..codegen.sixteen import Spread, apply_sixteen, forget, per_eight
 from ..codegen.vectors import (
-    concatenate,
     counting,
     first_lanes,
-    leading_vectors,
     no_vectors,
     stack,
     tuple_intrinsics,
@@ -46,8 +43,6 @@ from .four_rows import LONGEST, ROWS, leading, make_four
 # Inputs of the next row are asked for while a row is written, when memory would have nothing to
 # read, up to this many bytes.
 AHEAD_BYTES = 1 << 18
-# Not a literal, for which Numba would compile a function a second time.
-FIRST = np.int64(0)
 
 
 def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
@@ -87,7 +82,7 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
             most = start + (whole - start) // stride * stride
             for i in range(start, most, stride):
                 state = fold_briefly(line, known, state, i)
-                state = fold_eight(line, known, state, i + briefly * LANES, FIRST)
+                state = fold_eight(line, known, state, i + briefly * LANES, 0)
             start = most
         for i in range(start, whole, LANES):
             state = fold_eight(line, known, state, i, line[5] + 8 * (i - start))
@@ -126,14 +121,14 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
         def fold_extreme(line, known, start, whole):
             """The extreme of many elements in any order, if that is sure; then the others."""
             most = start + (whole - start) // STEP * STEP
-            found, seen = begin(), FIRST
+            found, seen = begin(), 0
             for i in range(start, most, STEP):
                 found, seen = step(found, seen, line[3], i)
             state, sure = end(found, seen)
             if not sure:
                 state, most = identity(), start
             for i in range(most, whole, LANES):
-                state = fold_eight(line, known, state, i, FIRST)
+                state = fold_eight(line, known, state, i, 0)
             return state
 
         fold_most = fold_extreme
@@ -229,12 +224,12 @@ def _with_pass(before, bound: BoundPass, block_fold):
 
     @inlined
     def repeated(line, known):
-        known = first(line[1], line[2], before(line, known))
+        values = first(line[1], line[2], before(line, known))
         for _ in range(most):
-            earlier, known = known, folded(line, known)
-            if rests(earlier, known):
+            earlier, values = values, folded(line, values)
+            if rests(earlier, values):
                 break
-        return known
+        return values
 
     return repeated
 
@@ -283,7 +278,7 @@ def make_apply_range(
         apply_lifted = per_element(
             formula.from_lifted, primitives, full, operands.row, known, outputs
         )
-    beside, read_kept = concatenate(max(1, len(operands.full)), 1), tuple_intrinsics(1)[0]
+    read_kept = tuple_intrinsics(1)[0]
     # Elements written at a time.
     group = GROUP if pairs or sixteen else LANES
 
@@ -293,7 +288,7 @@ def make_apply_range(
         full = fetch_full(p, addresses, strides, i, LANES)
         values = zeros()
         if apply_lifted is not None:
-            more = beside(full, read_kept(kept + 8 * (i - start), 8))
+            more = full + read_kept(kept + 8 * (i - start), 8)
             values = apply_lifted(counting(i, 1), const, more, row, known)
         elif counts is None or counts(counting(i, 1), const, full, row, known):
             values = apply(counting(i, 1), const, full, row, known)
@@ -452,21 +447,21 @@ def _make_write_row(formula: RowFormula, element: str, operands: Operands, known
     asks, lifted = True, lifts is not None
     apply_range = make_apply_range(formula, element, operands, known, asks, lifted)
     if lifted:
-        earlier = leading_vectors(len(known) - len(formula.passes[-1].names))
+        earlier = len(known) - len(formula.passes[-1].names)
 
         @inlined
         def write_lifted(line, known, extent, ahead):
             for b in range(word(line[0], BLOCKS)):
                 start, stop = b * BLOCK, least((b + 1) * BLOCK, extent)
                 if stop - start < extent:  # others were kept since
-                    lifts(line, earlier(known), start, stop)
+                    lifts(line, known[:earlier], start, stop)
                 apply_range(line, known, start, stop, ahead)
 
         return write_lifted
 
     @inlined
     def write_elements(line, known, extent, ahead):
-        apply_range(line, known, FIRST, extent, ahead)
+        apply_range(line, known, 0, extent, ahead)
 
     return write_elements
 
@@ -485,7 +480,7 @@ def _make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands
         for unit in range(begin, end):
             index = unit if blocks == 1 else unit // blocks
             addresses = all_addresses(p, index)
-            line = (p, const, fetch_rows(addresses), addresses, strides, FIRST)
+            line = (p, const, fetch_rows(addresses), addresses, strides, 0)
             start = (unit - index * blocks) * BLOCK
             stop = least(start + BLOCK, extent)
             apply_range(line, summary(line, no_vectors()), start, stop, addresses)

@@ -10,9 +10,10 @@ What all functions need to know of a tile goes by one name:
 from __future__ import annotations
 
 from ...formulas.record import ScanFormula
-from ..codegen.block import again, least, set_word, word
-from ..codegen.jit import inlined, inner
+from ..codegen.block import again, least
+from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
+from ..codegen.memory import set_word, word
 from ..codegen.operands import Operands, constants
 from ..codegen.vectors import no_vectors, stack
 from ..codegen.watch import nothing_seen
@@ -75,11 +76,11 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
     put = make_put(operands, paired=parts.prefix is None)
     outputs = len(operands.outputs) - len(operands.ends)
     finish = make_finish(parts, parts.guarded, outputs, descending)
-    in_turn, scan_eight = make_in_turn(fold.size, descending), fold.scan_eight
+    in_turn, scan_eight = make_in_turn(descending), fold.scan_eight
     fetch_row_columns = operands.fetch_row_columns
     look_at_gradient, look_at_row, look_at_carry = watch.gradient, watch.row_gradient, watch.carry
     short_cut, wakes = quiet.possible, make_wakes(parts)
-    quiet_lift, quiet_turn = make_lift(quiet.fold), make_in_turn(quiet.fold.size, descending)
+    quiet_lift, quiet_turn = make_lift(quiet.fold), make_in_turn(descending)
     quiet_join, widened = quiet.fold.join_eight, quiet.widened
 
     @inlined

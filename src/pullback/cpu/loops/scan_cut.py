@@ -6,8 +6,9 @@ The pieces and their order are those of :mod:`.scan_rows`.
 from __future__ import annotations
 
 from ...formulas.record import ScanFormula
-from ..codegen.block import least, word
-from ..codegen.jit import inner
+from ..codegen.block import least
+from ..codegen.functions import inner
+from ..codegen.memory import word
 from ..codegen.operands import Operands, constants, fence
 from ..codegen.watch import nothing_seen
 from ..words import BLOCKS, PARTS, SCRATCH, UNITS

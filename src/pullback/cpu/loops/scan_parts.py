@@ -11,7 +11,6 @@ from ..codegen.fold import Fold, with_constants
 from ..codegen.neighbours import neighbours_of
 from ..codegen.operands import Operands
 from ..codegen.passes import state_in_front
-from ..codegen.vectors import concatenate
 from ..codegen.watch import Watch
 from ..words import SCAN_BLOCK as SCAN_BLOCK
 from .moderate_products import is_narrow_product
@@ -85,7 +84,6 @@ class ScanParts:
         if is_narrow_product(formula, element):
             self.moderate = Fold(formula.monoid, primitives_for(element, plain=True), full, row)
         self.start = state_in_front(formula.start, formula.monoid, self.fold, row, plain)
-        self.extended = concatenate(len(known), self.fold.size)
         self.inclusive = formula.inclusive
         self.watch = Watch(element, full, row, formula.scaled if plain else None)
         self.neighbours = neighbours_of(formula, operands)

@@ -11,14 +11,14 @@ A row goes by the name ``line``, as in :mod:`.rows`.
 from __future__ import annotations
 
 from ...formulas.record import ScanFormula
-from ..codegen.block import index_of, is_streamed, least, set_word, word
+from ..codegen.block import index_of, is_streamed, least
 from ..codegen.fold import Fold
-from ..codegen.jit import inner
+from ..codegen.functions import inner
 from ..codegen.lanes import LANES
+from ..codegen.memory import set_word, word
 from ..codegen.neighbours import fetch_along
 from ..codegen.operands import Operands, constants, fence
 from ..codegen.vectors import (
-    concatenate,
     counting,
     first_lanes,
     free_of_nan,
@@ -63,7 +63,7 @@ class RowScan:
     def chunk_scan(self, downwards: bool, writes: bool):
         """Scan eight positions and write their outputs; gives their total and what was seen."""
         parts, operands = self.parts, self.operands
-        fold, finish, extended = parts.fold, parts.finish, parts.extended
+        fold, finish = parts.fold, parts.finish
         lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
         scan_lanes = fold.lane_scan(downwards, parts.inclusive)
         fetch, indices, lanes_of = self.fetch, self.indices, self.lanes_of
@@ -92,7 +92,7 @@ class RowScan:
             seen = look_at_carry(seen, before)
             if writes:
                 here = combine(before, states)
-                value = finish(index, const, full, row, extended(known, here))
+                value = finish(index, const, full, row, known + here)
                 put_outputs(p, addresses, strides, start, count, value)
             return total, seen
 
@@ -105,7 +105,7 @@ class RowScan:
         them passes on shows behind the second, so that one test serves both.
         """
         parts, operands = self.parts, self.operands
-        fold, finish, extended = parts.unguarded.fold, parts.unguarded.finish, parts.extended
+        fold, finish = parts.unguarded.fold, parts.unguarded.finish
         lift, combine = fold.lift, fold.combine
         scan_lanes, places = fold.lane_scans(self.flipped), self.places(fold)
         fetch, indices, put_outputs = self.fetch, self.indices, operands.put_outputs
@@ -118,7 +118,7 @@ class RowScan:
         @inner
         def finished(line, start, before, full, states):
             p, const, row, _, _ = line
-            known = extended(no_vectors(), places(before, states))
+            known = no_vectors() + places(before, states)
             return finish(indices(p, start), const, full, row, known)
 
         @inner
@@ -351,7 +351,7 @@ class RowScan:
         parts = self.parts
         scan_chunk = self.chunk_scan(not self.flipped, writes)
         combine, identity = parts.fold.combine, parts.fold.identity
-        read, behind_nothing = parts.prefix.read, concatenate(1, parts.prefix.size)
+        read = parts.prefix.read
         staging_box, stage, unstage = self.staging(writes)
 
         @inner
@@ -366,14 +366,14 @@ class RowScan:
             carried = identity()
             if whole < stop:
                 before = read(planes + (whole - first) * 8, PLANE)
-                known = behind_nothing(no_vectors(), before)
+                known = no_vectors() + before
                 count = stop - whole
                 total, seen = scan_chunk(line, whole, count, known, block_carry, carried, seen)
                 carried = combine(carried, total)
             for back in range((whole - first) // LANES):
                 start = whole - (back + 1) * LANES
                 before = read(planes + (start - first) * 8, PLANE)
-                known = behind_nothing(no_vectors(), before)
+                known = no_vectors() + before
                 total, seen = scan_chunk(line, start, LANES, known, block_carry, carried, seen)
                 carried = combine(carried, total)
             unstage(place, box, stop - first)
@@ -501,8 +501,8 @@ class BothWays:
                 stop = least(start + GROUP, last)
                 for b in range(start, stop):
                     at = planes + (b - start) * 8 * SCAN_BLOCK
-                    total, seen = prefix_block(line, b, before, at, seen)
-                    before = p_combine(before, total)
+                    p_total, seen = prefix_block(line, b, before, at, seen)
+                    before = p_combine(before, p_total)
                 if back >= 0:
                     for k in range(stop - start):
                         b = stop - 1 - k

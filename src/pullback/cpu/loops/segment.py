@@ -8,20 +8,11 @@ that are only copied by id need no order, and no arithmetic either.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from ..codegen.block import (
-    ask_to_write,
-    fetch_min,
-    int32_at,
-    is_below,
-    least,
-    set_word,
-    word,
-)
-from ..codegen.jit import inner
+from ..codegen.block import ask_to_write, fetch_min, is_below, least
+from ..codegen.functions import emitter, inner
 from ..codegen.lanes import I64, LANES, splat
+from ..codegen.memory import int32_at, set_word, word
 from ..codegen.storage import ITEMSIZE
 from ..segment_words import (
     COUNTS,
@@ -82,18 +73,15 @@ def _any_of_eight(bits: int):
         value.align = bits // 8
         return value if bits == 64 else builder.sext(value, LONGS)
 
-    @intrinsic
-    def any_of(context, address, segments, order):
-        def codegen(ctx, builder, sig, args):
-            ids = load(builder, args[0])
-            wrong = builder.icmp_unsigned(">=", ids, splat(builder, args[1]))
-            before = load(builder, builder.sub(args[0], I64(bits // 8)))
-            falls = builder.icmp_signed(">", before, ids)
-            asked = splat(builder, builder.icmp_signed("!=", args[2], I64(0)))
-            wrong = builder.or_(wrong, builder.and_(falls, asked))
-            return builder.icmp_unsigned("!=", builder.bitcast(wrong, BYTE), BYTE(0))
-
-        return types.boolean(*[types.int64] * 3), codegen
+    @emitter
+    def any_of(builder, address, segments, order):
+        ids = load(builder, address)
+        wrong = builder.icmp_unsigned(">=", ids, splat(builder, segments))
+        before = load(builder, builder.sub(address, I64(bits // 8)))
+        falls = builder.icmp_signed(">", before, ids)
+        asked = splat(builder, builder.icmp_signed("!=", order, I64(0)))
+        wrong = builder.or_(wrong, builder.and_(falls, asked))
+        return builder.icmp_unsigned("!=", builder.bitcast(wrong, BYTE), BYTE(0))
 
     return any_of
 
@@ -199,34 +187,22 @@ def _copier(item: int):
     """``copy(target, target_stride, source, source_stride, count)`` of elements of that size."""
     kind = ir.IntType(8 * item)
 
-    @intrinsic
-    def copy_one(context, target, source):
-        def codegen(ctx, builder, sig, args):
-            value = builder.load(builder.inttoptr(args[1], kind.as_pointer()))
-            builder.store(value, builder.inttoptr(args[0], kind.as_pointer()))
-            return ctx.get_dummy_value()
+    @emitter
+    def copy_one(builder, target, source):
+        value = builder.load(builder.inttoptr(source, kind.as_pointer()))
+        builder.store(value, builder.inttoptr(target, kind.as_pointer()))
 
-        return types.void(types.int64, types.int64), codegen
-
-    @intrinsic
-    def clear_one(context, target):
-        def codegen(ctx, builder, sig, args):
-            builder.store(kind(0), builder.inttoptr(args[0], kind.as_pointer()))
-            return ctx.get_dummy_value()
-
-        return types.void(types.int64), codegen
+    @emitter
+    def clear_one(builder, target):
+        builder.store(kind(0), builder.inttoptr(target, kind.as_pointer()))
 
     def copying(elements):
-        @intrinsic
-        def copy_packed(context, target, source):
-            def codegen(ctx, builder, sig, args):
-                several = ir.VectorType(kind, elements).as_pointer()
-                value = builder.load(builder.inttoptr(args[1], several))
-                value.align = item
-                builder.store(value, builder.inttoptr(args[0], several)).align = item
-                return ctx.get_dummy_value()
-
-            return types.void(types.int64, types.int64), codegen
+        @emitter
+        def copy_packed(builder, target, source):
+            several = ir.VectorType(kind, elements).as_pointer()
+            value = builder.load(builder.inttoptr(source, several))
+            value.align = item
+            builder.store(value, builder.inttoptr(target, several)).align = item
 
         return copy_packed
 

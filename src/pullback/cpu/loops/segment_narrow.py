@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from ...formulas.record import RowFormula, names_read
 from ..codegen.bind import per_element, per_row
-from ..codegen.block import is_below, set_word, word
+from ..codegen.block import is_below
 from ..codegen.elementary import primitives_for
-from ..codegen.jit import inlined, inner
+from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
+from ..codegen.memory import set_word, word
 from ..codegen.operands import Operands, constants
 from ..codegen.passes import BoundPass
 from ..codegen.side_by_side import (

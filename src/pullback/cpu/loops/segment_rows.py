@@ -7,9 +7,10 @@ were found. What one thread computes is a segment, so that their number changes 
 from __future__ import annotations
 
 from ...formulas.record import Pass, RowFormula, names_read
-from ..codegen.block import is_below, least, set_word, word
-from ..codegen.jit import inlined, inner
+from ..codegen.block import is_below, least
+from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
+from ..codegen.memory import set_word, word
 from ..codegen.operands import Operands, constants
 from ..codegen.passes import BoundPass
 from ..codegen.vectors import counting, no_vectors, stack

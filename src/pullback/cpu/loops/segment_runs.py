@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..codegen.block import word
-from ..codegen.jit import inlined, inner
+from ..codegen.functions import inlined, inner
+from ..codegen.memory import word
 from ..segment_words import BY_OFFSETS, NUM_INPUTS, STARTS
 from .segment import id_at
 

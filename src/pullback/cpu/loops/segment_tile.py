@@ -6,19 +6,18 @@ Where ids put the rows in order they lie anywhere in memory, and are asked for s
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from ...formulas.bind import primitives_of
 from ...formulas.record import RowFormula, parameters
 from ..codegen.bind import per_element, per_row
-from ..codegen.block import emit_word, least, word
+from ..codegen.block import emit_word, least
 from ..codegen.elementary import primitives_for
-from ..codegen.jit import inlined, inner
+from ..codegen.functions import emitter, inlined, inner
 from ..codegen.lanes import DOUBLES, I64, LANES, splat
+from ..codegen.memory import word
 from ..codegen.operands import Operands, constants
 from ..codegen.passes import BoundPass
-from ..codegen.vectors import counting, no_vectors, tuple_intrinsics, unpack
+from ..codegen.vectors import counting, no_vectors, tuple_intrinsics
 from ..segment_words import AHEAD, NUM_COLUMNS, OPERANDS, ORDER, TILE_COLUMNS
 from ..words import ITEMSIZE, LINE
 
@@ -33,20 +32,16 @@ def make_places(operands: Operands, writes_rows: bool):
 
     Operands with a row for every segment have them at the segment.
     """
-    kind = types.UniTuple(types.int64, operands.count)
     by_segment = {*operands.row_at, *(operands.output_at if writes_rows else ())}
 
-    @intrinsic
-    def places(context, addresses, strides, n, segment):
-        def codegen(ctx, builder, sig, args):
-            pairs = zip(unpack(builder, args[0]), unpack(builder, args[1]), strict=True)
-            items = [
-                builder.add(base, builder.mul(args[3] if o in by_segment else args[2], step))
-                for o, (base, step) in enumerate(pairs)
-            ]
-            return ctx.make_tuple(builder, kind, items)
-
-        return kind(kind, kind, types.int64, types.int64), codegen
+    @emitter
+    def places(builder, addresses, strides, n, segment):
+        pairs = zip(addresses, strides, strict=True)
+        items = [
+            builder.add(base, builder.mul(segment if o in by_segment else n, step))
+            for o, (base, step) in enumerate(pairs)
+        ]
+        return tuple(items)
 
     return places
 
@@ -60,15 +55,11 @@ def operand_words(operands: Operands, k: int):
     return operands.words(emit)
 
 
-@intrinsic
-def with_extent(context, const, rows):
+@emitter
+def with_extent(builder, const, rows):
     """The constants of formulas with the number of rows of a segment as the extent."""
-
-    def codegen(ctx, builder, sig, args):
-        extent = builder.sitofp(splat(builder, args[1]), DOUBLES)
-        return ctx.make_tuple(builder, const, [extent, *unpack(builder, args[0])[1:]])
-
-    return const(const, types.int64), codegen
+    extent = builder.sitofp(splat(builder, rows), DOUBLES)
+    return (extent, *const[1:])
 
 
 @inner

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from ...formulas.record import RowFormula
 from ..codegen.bind import per_row
-from ..codegen.block import least, set_word, word
+from ..codegen.block import least
 from ..codegen.elementary import primitives_for
-from ..codegen.jit import inner
+from ..codegen.functions import inner
+from ..codegen.memory import set_word, word
 from ..codegen.operands import Operands, constants, fence
 from ..codegen.passes import BoundPass
-from ..codegen.vectors import concatenate, no_vectors, tuple_intrinsics, write_last
+from ..codegen.vectors import no_vectors, tuple_intrinsics, write_last
 from ..kernels import Step
 from ..words import BLOCKS, EXTENT, MOVING, SCRATCH, UNITS
-from .rows import BLOCK, FIRST, make_apply_range, make_block_fold
+from .rows import BLOCK, make_apply_range, make_block_fold
 
 
 def make_stage_kernel(
@@ -83,18 +84,17 @@ def _place_of(bound: BoundPass, before: int):
 def _with_kept(joined, bound: BoundPass, known_size: int, before: int):
     """What a pass that is taken again and again gave last."""
     place, read_one = _place_of(bound, before), tuple_intrinsics(bound.gives)[2]
-    concatenated = concatenate(known_size, bound.gives)
 
     @inner
     def kept(p, const, row, index):
-        return concatenated(joined(p, const, row, index), read_one(place(p, index)))
+        return joined(p, const, row, index) + read_one(place(p, index))
 
     return kept
 
 
 def _begin(bound: BoundPass, operands: Operands, joined, known_size: int, before: int):
     place, first_values = _place_of(bound, before), bound.first
-    write_tail = write_last(known_size + bound.gives, bound.gives)
+    write_tail = write_last(bound.gives)
     addresses_of, fetch_rows = operands.addresses, operands.fetch_rows
 
     def kernel(p, first, last):
@@ -110,7 +110,7 @@ def _begin(bound: BoundPass, operands: Operands, joined, known_size: int, before
 
 def _close(bound: BoundPass, operands: Operands, joined, known_size: int, before: int):
     place, rests = _place_of(bound, before), bound.rests
-    write_tail = write_last(known_size + bound.gives, bound.gives)
+    write_tail = write_last(bound.gives)
     kept = _with_kept(joined, bound, known_size, before)
     closed = _with_pass(kept, bound, before)
     addresses_of, fetch_rows = operands.addresses, operands.fetch_rows
@@ -175,7 +175,7 @@ def _partials(formula: RowFormula, bound: BoundPass, operands: Operands, joined,
         for index in range(begin // blocks, (end + blocks - 1) // blocks):
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)
-            line = (p, const, row, addresses, strides, FIRST)
+            line = (p, const, row, addresses, strides, 0)
             known = joined(p, const, row, index)
             for unit in range(max(begin, index * blocks), least(end, (index + 1) * blocks)):
                 start = (unit - index * blocks) * BLOCK
@@ -199,7 +199,7 @@ def _apply(formula: RowFormula, element: str, operands: Operands, joined, known)
             first, last = max(begin, index * blocks), least(end, (index + 1) * blocks)
             start = (first - index * blocks) * BLOCK
             stop = least((last - index * blocks) * BLOCK, extent)
-            line = (p, const, row, addresses, strides, FIRST)
+            line = (p, const, row, addresses, strides, 0)
             apply_range(line, found, start, stop, addresses)
         fence()
 

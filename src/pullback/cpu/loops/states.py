@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...formulas.record import Monoid
-from ..codegen.block import word
 from ..codegen.elementary import primitives_for
 from ..codegen.fold import States, combined
+from ..codegen.memory import word
 from ..codegen.vectors import tuple_intrinsics
 from ..state_words import BLOCKS, FRONT, FRONTS, STATES, TOTAL
 

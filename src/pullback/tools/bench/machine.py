@@ -7,7 +7,7 @@ import os
 import platform
 from pathlib import Path
 
-LIBRARIES = ("numpy", "numba", "llvmlite", "ml_dtypes", "torch", "entmax", "jax", "triton")
+LIBRARIES = ("numpy", "llvmlite", "ml_dtypes", "torch", "entmax", "jax", "triton")
 
 
 def _lines(path: str) -> list[str]:

@@ -7,10 +7,11 @@ from typing import Any
 
 from llvmlite import ir
 
-from .word_functions import I64, Emitter, emitter
+from .functions import Emitter, emitter
+from .lanes import I32, I64
 
 MACHINE = platform.machine().lower()
-I32, VOID = ir.IntType(32), ir.VoidType()
+VOID = ir.VoidType()
 
 
 def is_x86() -> bool:

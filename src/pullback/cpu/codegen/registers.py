@@ -1,7 +1,7 @@
-"""The vector registers that LLVM uses on the target that kernels are compiled for.
+"""The vector registers that LLVM uses on the CPU that kernels are compiled for.
 
-That need not be this CPU (``NUMBA_CPU_NAME``), and what a target has follows from its name and its
-features together, so it is asked to compile something. No result depends on any of it.
+That need not be this one (``PULLBACK_CPU``), and what a CPU has follows from its name and its
+features together, so LLVM is asked to compile something. No result depends on any of it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from llvmlite import binding, ir
-from numba.core.registry import cpu_target
 
+from ..loader import target_machine
 from .lanes import DOUBLES, I1, LANES
 
 
@@ -50,9 +50,8 @@ def _example() -> str:
 
 @cache
 def registers() -> Registers:
-    """Those of the target."""
-    target = cpu_target.target_context.codegen()._tm
-    code = target.emit_assembly(binding.parse_assembly(_example()))
+    """Those of the CPU."""
+    code = target_machine().emit_assembly(binding.parse_assembly(_example()))
     masks = "%k" in code
     if "%zmm" in code:
         return Registers(1, 32, masks)

@@ -1,4 +1,4 @@
-"""Functions of words do what Python does."""
+"""Functions that are translated to native code do what Python does."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from array import array
 
 import pytest
 
-from pullback.cpu.codegen.atomic import room_for, set_word, word
-from pullback.cpu.codegen.word_functions import function_of_words, object_code
-from pullback.cpu.loader import Code
+from pullback.cpu.codegen.functions import inner
+from pullback.cpu.codegen.memory import room_for, set_word, word
+from pullback.cpu.emit import object_code
+from pullback.cpu.loader import Code, caller_machine
 
 THREE = 3
 _room = room_for(4)
@@ -17,7 +18,7 @@ _room = room_for(4)
 
 def native(function, arguments):
     kind = ctypes.CFUNCTYPE(*[ctypes.c_int64] * (arguments + 1))
-    return kind(Code(object_code(function)).address)
+    return kind(Code(object_code(function.function, caller_machine())).address)
 
 
 def arithmetic(a, b):
@@ -26,12 +27,12 @@ def arithmetic(a, b):
     return total + a // b
 
 
-@function_of_words
+@inner
 def is_even(n):
     return n // 2 * 2 == n
 
 
-@function_of_words
+@inner
 def choices(a, b):
     found = 0
     if a > b and not is_even(a):
@@ -44,7 +45,7 @@ def choices(a, b):
     return 10 * larger + found
 
 
-@function_of_words
+@inner
 def loops(limit, skipped):
     total, k = 0, 0
     while k < limit:
@@ -58,7 +59,7 @@ def loops(limit, skipped):
     return total
 
 
-@function_of_words
+@inner
 def first_above(block, count, least):
     for k in range(count):
         if word(block, k) > least:
@@ -66,7 +67,7 @@ def first_above(block, count, least):
     return -1
 
 
-@function_of_words
+@inner
 def boxed(a, b):
     box = _room()
     set_word(box, 0, a)
@@ -74,7 +75,7 @@ def boxed(a, b):
     return word(box, 0) - word(box, 3)
 
 
-@function_of_words
+@inner
 def decides_early(block, at):
     return at != 0 and word(block, at) != 0
 
@@ -85,7 +86,7 @@ PAIRS = [(7, 2), (-7, 2), (7, -2), (-7, -2), (6, 3), (0, 5), (5, 5), (1 << 40, 3
 @pytest.mark.quick
 @pytest.mark.parametrize("pair", PAIRS)
 def test_arithmetic(pair):
-    assert native(function_of_words(arithmetic), 2)(*pair) == arithmetic(*pair)
+    assert native(inner(arithmetic), 2)(*pair) == arithmetic(*pair)
 
 
 @pytest.mark.quick
@@ -139,7 +140,7 @@ def unknown(a):
 )
 def test_anything_else_is_refused(function, part):
     with pytest.raises(TypeError) as refused:
-        object_code(function_of_words(function))
+        object_code(function, caller_machine())
     assert function.__name__ in str(refused.value)
     assert part in str(refused.value)
 
