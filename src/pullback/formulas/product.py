@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .folds import far_held_product, multiply, plain_product, scaled_product, value
+from .folds import far_held_product, is_near, multiply, plain_product, scaled_product, value
 from .primitives import INF, NAN, absolute, exponent, isnan, ldexp, mantissa, where
 from .record import Monoid, Pass, RowFormula, ScanFormula
 
@@ -100,6 +100,7 @@ COUNTED = Monoid(
     ("product_m", "product_e", "zeros", "infs", "nans"),
     brief=counts_joined_briefly,
     briefly=3,
+    brief_holds=is_near,
 )
 GAINS = ("gain", "of_zero", "of_inf", "of_nan")
 GAINS_BY_COUNTS = RowFormula((Pass(COUNTED, gains, GAINS),), apply=gain_without)

@@ -29,7 +29,8 @@ class Monoid:
     changes is their state too. Where ``counts`` holds for none of some elements, their states are
     the identity, and a schedule may pass them over. ``brief`` may stand for ``combine`` with the
     states of up to ``briefly`` elements, one after the other, before the next is combined: in the
-    end the same bits for less.
+    end the same bits for less. Where ``brief_holds`` of the state that ``brief`` gives with the next,
+    ``combine`` gives the same bits.
     """
 
     lift: Callable
@@ -40,6 +41,7 @@ class Monoid:
     counts: Callable | None = None
     brief: Callable | None = None
     briefly: int = 0
+    brief_holds: Callable | None = None
 
 
 @dataclass(frozen=True)
@@ -288,4 +290,6 @@ def repeats(formula: Formula) -> bool:
 
 
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
-    return [monoid.lift, monoid.combine, monoid.counts, monoid.brief] if monoid else []
+    if monoid is None:
+        return []
+    return [monoid.lift, monoid.combine, monoid.counts, monoid.brief, monoid.brief_holds]

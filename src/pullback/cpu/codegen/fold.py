@@ -16,7 +16,7 @@ from llvmlite import ir
 from ...formulas.primitives import NOWHERE
 from ...formulas.record import Monoid, parameters
 from .bind import element_emitter, per_element
-from .functions import emitter
+from .functions import emitter, inlined
 from .lanes import (
     I32,
     I64,
@@ -25,13 +25,14 @@ from .lanes import (
     as_tuple,
     constant,
     doubles,
+    expected,
     opaque_mask,
     scratch_builder,
     shuffle,
     splat,
     traced,
 )
-from .registers import registers
+from .registers import any_piece, pieces, registers
 from .vectors import rotated, tuple_intrinsics
 
 HALVES = (1, 2, 4)
@@ -78,7 +79,8 @@ class States:
         identity = [zero_exponent if v == NOWHERE else v for v in monoid.identity]
         self._constants = constant_components(monoid, identity, primitives, start)
         self._combine = traced(monoid.combine, primitives)
-        self.brief = monoid.brief and traced(monoid.brief, primitives)
+        self.bound = partial(traced, primitives=primitives)
+        self.brief = monoid.brief and self.bound(monoid.brief)
         self._components = range(len(monoid.state))
         self.carried = [k for k in self._components if k not in self._constants]
         self.names = tuple(monoid.state[k] for k in self.carried)
@@ -138,6 +140,7 @@ class Fold:
         # With a few elements before the next is combined; None without.
         self.brief: Any = combined(states.combine_briefly, states) if states.brief else None
         self.briefly = monoid.briefly if states.brief else 0
+        self.combine_next = next_combined(states, self.combine, self.brief, monoid)
         self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
         self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
@@ -179,6 +182,30 @@ def combined(join: Callable, states: States):
         return tuple(join(builder, a, b))
 
     return combine
+
+
+def next_combined(states: States, combine: Any, brief: Any, monoid: Monoid):
+    """``combine_next(a, b)`` with the state of an element: briefly, where that gives the same."""
+    if brief is None or monoid.brief_holds is None:
+        return combine
+    held = {n: k for k, n in enumerate(states.names)}
+    asked, condition = parameters(monoid.brief_holds), states.bound(monoid.brief_holds)
+
+    @emitter
+    def holds(builder, state):
+        parts = pieces(builder, [state[held[n]] for n in asked])
+        truths = [condition(*(Lanes(builder, v) for v in part)).v for part in parts]
+        fails = any_piece(builder, [builder.not_(truth) for truth in truths])
+        return expected(builder, builder.not_(fails))
+
+    @inlined
+    def combine_next(a, b):
+        after = brief(a, b)
+        if not holds(after):
+            after = combine(a, b)
+        return after
+
+    return combine_next
 
 
 def identity_of(states: States):

@@ -7,12 +7,12 @@ features together, so LLVM is asked to compile something. No result depends on a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 
 from llvmlite import binding, ir
 
 from ..loader import target_machine
-from .lanes import DOUBLES, I1, LANES
+from .lanes import DOUBLES, I1, I32, LANES
 
 
 @dataclass(frozen=True)
@@ -60,3 +60,27 @@ def registers() -> Registers:
     if "%xmm" in code:
         return Registers(4, 32 if masks else 16, masks)
     return Registers(4, 32, masks)
+
+
+def pieces(builder, vectors) -> list[list]:
+    """Vectors of eight float64 as parts that take a register each, where lanes have no masks.
+
+    A condition is found piece by piece: that of several registers would be brought to one.
+    """
+    if registers().masks:
+        return [list(vectors)]
+    size = LANES // registers().of_lanes
+    return [
+        [
+            builder.shuffle_vector(v, v, ir.VectorType(I32, size)(list(range(k, k + size))))
+            for v in vectors
+        ]
+        for k in range(0, LANES, size)
+    ]
+
+
+def any_piece(builder, masks):
+    """Whether a lane of any mask is set."""
+    joined = reduce(builder.or_, masks)
+    bits = builder.bitcast(joined, ir.IntType(joined.type.count))
+    return builder.icmp_unsigned("!=", bits, bits.type(0))

@@ -52,7 +52,7 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
     join_lanes, write = fold.join_lanes, fold.write
     fetch_full = fetch_along(operands, neighbours_of(formula, operands))
     keeps_doubles = keeps and lift_pair is None
-    brief, briefly = fold.brief, fold.briefly
+    brief, briefly, combine_next = fold.brief, fold.briefly, fold.combine_next
     stride = (briefly + 1) * LANES
 
     @inlined
@@ -72,7 +72,7 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
             lifted = lift(counting(i, 1), const, full, row, known)
             if keeps_doubles:
                 write(place, 8, lifted)
-            state = combine(state, lifted)
+            state = combine_next(state, lifted)
         return state
 
     @inlined
