@@ -92,6 +92,17 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Usual:
+    """A shorter record for rows of which ``unless`` does not hold, with the same bits.
+
+    ``unless`` asks for what the passes of that record give.
+    """
+
+    formula: RowFormula
+    unless: Callable
+
+
+@dataclass(frozen=True)
 class RowFormula:
     """Passes over the axis, then either one value per row or one value per element.
 
@@ -126,6 +137,8 @@ class RowFormula:
     from_lifted
         ``apply`` by what the last pass lifted of the element, a single number called ``lifted``:
         the same arithmetic, of which a schedule that kept that number need not do all.
+    usual
+        A shorter way for most rows, which a schedule may try first.
     """
 
     passes: tuple[Pass, ...] = ()
@@ -141,6 +154,7 @@ class RowFormula:
     lifts_singles: bool = False
     counts: Callable | None = None
     from_lifted: Callable | None = None
+    usual: Usual | None = None
 
 
 @dataclass(frozen=True)
@@ -199,6 +213,8 @@ class ScanFormula:
         Products are guarded (:data:`.folds.GUARDED`). Without the guards all bits are the same,
         unless a NaN shows in an output or in the state behind the elements scanned: a schedule
         may try that first.
+    in_doubles
+        Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU.
     """
 
     monoid: Monoid
@@ -213,6 +229,7 @@ class ScanFormula:
     quiet: Quiet | None = None
     scaled: Scaled | None = None
     guarded: bool = False
+    in_doubles: RowFormula | None = None
 
 
 Formula = RowFormula | ScanFormula
@@ -222,9 +239,7 @@ LIFTED = "lifted"
 
 def in_doubles(formula: Formula, element: str) -> Formula:
     """The record for elements of a type that are computed in float64."""
-    if element == "f64" or isinstance(formula, ScanFormula):
-        return formula
-    return formula.in_doubles or formula
+    return formula if element == "f64" else formula.in_doubles or formula
 
 
 def functions_of(formula: Formula) -> tuple[Callable, ...]:
@@ -235,6 +250,8 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
             found += [*_monoid_functions(step.monoid), step.close, step.start]
             found += [step.again.start] if step.again else []
         found += [formula.finish, formula.apply, formula.counts, formula.from_lifted]
+        if formula.usual:
+            found += [*functions_of(formula.usual.formula), formula.usual.unless]
     else:
         found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
         found += [formula.finish, formula.prefix_start, formula.start, formula.end]

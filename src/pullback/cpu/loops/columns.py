@@ -12,6 +12,8 @@ operands and known values as float32.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...formulas.record import RowFormula, parameters
 from ..codegen.bind import per_row
 from ..codegen.block import is_streamed, least
@@ -28,7 +30,7 @@ from ..codegen.sixteen import Boxed
 from ..codegen.vectors import counting, no_vectors, stack, tuple_intrinsics
 from ..words import BLOCKS, COLUMNS, EXTENT, LINE, TILE, TILES, WIDEST_TILE
 from .flush import copy_bytes, flush
-from .rows import BLOCK, element_functions, writes_pairs
+from .rows import BLOCK, element_functions, strange_rows, writes_pairs
 
 # Boxes of a tile lie a cache line more than its columns apart: at the same place of a page they
 # would push each other out of the nearest cache (a sum of 8x1024 float32 took 12 microseconds
@@ -395,17 +397,12 @@ def _chain(before, after):
 
 def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over tiles of columns."""
-    summary = make_tile_rows(operands)
-    known: tuple[str, ...] = ("",)
-    largest = 1
-    for step in formula.passes:
-        boxed = Boxed(len(operands.row), len(known), PITCH)
-        bound = BoundPass(formula, step, element, operands, known, boxed)
-        summary = _chain(summary, make_tile_pass(formula, bound, operands, len(known)))
-        known = known + step.names
-        largest = max(largest, bound.fold.size if bound.fold else 1)
-    write_out = _make_finish(formula, element, operands, known)
-    rows_size, known_size = max(1, len(operands.row)) * PITCH, len(known) * PITCH
+    compute, values, largest = _make_tile(formula, element, operands)
+    if formula.usual:
+        compute, more_values, more = _try_usual(formula, compute, element, operands)
+        values, largest = max(values, more_values), max(largest, more)
+    begin_tile = make_tile_rows(operands)
+    rows_size, known_size = max(1, len(operands.row)) * PITCH, values * PITCH
     lanes_size, total_size = largest * LANES * PITCH, largest * PITCH
     split_size = rows_size + known_size if operands.singles else 0
     all_boxes = stack((rows_size + known_size + lanes_size + total_size + split_size + PAGE) // 8)
@@ -431,10 +428,67 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
             total_box = lanes_box + lanes_size
             boxes = (row_box, known_box, lanes_box, total_box, total_box + total_size)
             tile = (p, const, addresses, strides, steps, left, boxes)
-            summary(tile, width)
-            write_out(tile, width)
+            begin_tile(tile, width)
+            compute(tile, width)
 
     return kernel
+
+
+def _make_tile(formula: RowFormula, element: str, operands: Operands):
+    """``compute(tile, width)``, how many values are known then, and the size of a state."""
+    summary, known, largest = _make_summary(formula, element, operands)
+    write_out = _make_finish(formula, element, operands, known)
+    return _chain(summary, write_out) if summary else write_out, len(known), largest
+
+
+def _make_summary(formula: RowFormula, element: str, operands: Operands):
+    """All passes over a tile, or None; what is known then, and the size of a state."""
+    summary: Any = None
+    known: tuple[str, ...] = ("",)
+    largest = 1
+    for step in formula.passes:
+        boxed = Boxed(len(operands.row), len(known), PITCH)
+        bound = BoundPass(formula, step, element, operands, known, boxed)
+        made = make_tile_pass(formula, bound, operands, len(known))
+        summary = _chain(summary, made) if summary else made
+        known = known + step.names
+        largest = max(largest, bound.fold.size if bound.fold else 1)
+    return summary, known, largest
+
+
+def _try_usual(formula: RowFormula, compute, element: str, operands: Operands):
+    """The same, by the usual record where that does for all columns of a tile."""
+    usual = formula.usual.formula
+    summary, known, largest = _make_summary(usual, element, operands)
+    write_out = _make_finish(usual, element, operands, known)
+    is_strange = strange_rows(formula, element, operands, known)
+    read_row, read_known = row_intrinsics(operands)[0], tuple_intrinsics(len(known))[0]
+
+    @inlined
+    def strange_at(tile, c):
+        _, const, _, _, _, _, (row_box, known_box, _, _, _) = tile
+        row, found = read_row(row_box + 8 * c, PITCH), read_known(known_box + 8 * c, PITCH)
+        return is_strange(const, row, found)
+
+    @inner
+    def any_strange(tile, width):
+        # The last eight columns, rather than what is left of the last eight lanes.
+        if width < LANES or strange_at(tile, width - LANES):
+            return True
+        for c in range(0, width - LANES, LANES):
+            if strange_at(tile, c):
+                return True
+        return False
+
+    @inner
+    def try_usual(tile, width):
+        summary(tile, width)
+        if any_strange(tile, width):
+            compute(tile, width)
+        else:
+            write_out(tile, width)
+
+    return try_usual, len(known), largest
 
 
 def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
