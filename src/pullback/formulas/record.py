@@ -215,6 +215,10 @@ class ScanFormula:
         may try that first.
     in_doubles
         Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU.
+    running_product
+        The state is the mantissa and the exponent of a product of elements, and ``finish`` their
+        ``ldexp``: a schedule may multiply some elements as they are, while nothing leaves the range
+        of a float64.
     """
 
     monoid: Monoid
@@ -230,6 +234,7 @@ class ScanFormula:
     scaled: Scaled | None = None
     guarded: bool = False
     in_doubles: RowFormula | None = None
+    running_product: bool = False
 
 
 Formula = RowFormula | ScanFormula

@@ -1,56 +1,50 @@
-"""Running products of elements narrower than float64, sixteen at a time and hardly scaled.
+"""Running products of elements narrower than float64, hardly scaled.
 
-While factors are moderate, products of sixteen of them stay within 2**±640, and so does what they
-make of a carry whose mantissa is near 1: ordinary products have the roundings of scaled ones, and
-the carry is brought back to a mantissa and an exponent once for all sixteen. What the exponent of a
-carry is held to, 2**±1000, leaves a narrow result 0 or inf with that much more or less.
+Eight factors are multiplied as they are. Products of up to four of them cannot leave the range of a
+float64; where that of all eight stays moderate, so do those of five to seven. The roundings are
+those of scaled products then, and the carry is brought back to a mantissa and an exponent once for
+all. What the exponent of a carry is held to, 2**±1000, leaves a narrow result 0 or inf with 2**±750
+more or less.
 """
 
 from __future__ import annotations
 
-from llvmlite import ir
-
-from ...formulas.folds import scaled, scaled_product
-from ...formulas.record import ScanFormula
-from ...formulas.scan import product_itself
 from ..codegen.elementary import ldexp_single
 from ..codegen.functions import emitter
-from ..codegen.lanes import I64, LANES, Lanes, constant, expected, exponent, mantissa
-from ..codegen.watch import bits_of
+from ..codegen.lanes import Lanes, absolute, expected, exponent, mantissa
+from ..codegen.registers import any_piece, pieces
 
-# Sixteen factors of these magnitudes, or zeros.
-LEAST, MOST = 2.0**-40, 2.0**40
+# Products of eight factors that three more or less, of up to 2**149, leave within 2**750: of eight
+# alone, and of two times eight.
+OF_EIGHT, OF_TWICE_EIGHT = 2.0**300, 2.0**150
 
 
-def is_narrow_product(formula: ScanFormula, element: str) -> bool:
-    """Whether a formula is the running product, of elements whose products float64 has room for."""
-    monoid = formula.monoid
-    return (
-        element != "f64"
-        and (monoid.lift, monoid.combine, formula.finish)
-        == (scaled, scaled_product, product_itself)
-        and formula.prefix is None
-        and formula.start is None
-    )
+def _are_moderate(builder, totals, most: float):
+    """Whether no lane is far from 1, as is expected."""
+    far = []
+    for (v,) in totals:
+        for (part,) in pieces(builder, [v]):
+            size = absolute(Lanes(builder, part))
+            near = (size >= 1.0 / most) & (size <= most)
+            far.append(builder.not_(near.v))
+    return expected(builder, builder.not_(any_piece(builder, far)))
 
 
 @emitter
-def are_moderate(builder, first, second):
-    """Whether all factors of two vectors are moderate, as is expected, or zero."""
-    kind = ir.VectorType(I64, LANES)
+def two_are_moderate(builder, totals):
+    """Whether the products of two chunks are moderate."""
+    return _are_moderate(builder, totals, OF_TWICE_EIGHT)
 
-    def filled(value):
-        return constant([value] * LANES, I64)
 
-    fine = None
-    for (v,) in (first, second):
-        size = builder.and_(builder.bitcast(v, kind), filled(2**63 - 1))
-        above = builder.sub(size, filled(bits_of(LEAST)))
-        inside = builder.icmp_unsigned("<=", above, filled(bits_of(MOST) - bits_of(LEAST)))
-        inside = builder.or_(inside, builder.icmp_signed("==", size, filled(0)))
-        fine = inside if fine is None else builder.and_(fine, inside)
-    bits = builder.bitcast(fine, ir.IntType(LANES))
-    return expected(builder, builder.icmp_unsigned("==", bits, bits.type(2**LANES - 1)))
+@emitter
+def is_moderate(builder, total):
+    """Whether the product of a chunk is."""
+    return _are_moderate(builder, [total], OF_EIGHT)
+
+
+def _scaled(builder, product, e):
+    """A state: a product and an exponent."""
+    return mantissa(product).v, (e + exponent(product)).v
 
 
 @emitter
@@ -72,9 +66,8 @@ def products_of_two(builder, block_carry, carried, states, totals):
     def two(a, b):
         return (one(a), one(b))
 
-    state = (mantissa(after).v, (e + exponent(after)).v)
     values = two(before1 * first, before2 * second)
-    made = [values, two(before1, before2), one(block_e + e), state]
+    made = [values, two(before1, before2), one(block_e + e), _scaled(builder, after, e)]
     return tuple(made)
 
 
@@ -83,3 +76,22 @@ def brought_to(builder, product, e):
     """``ldexp`` of products."""
     v, by = (Lanes(builder, *a) for a in (product, e))
     return (ldexp_single(v, by).v,)
+
+
+def products_of_eight(inclusive: bool):
+    """``products(block_carry, carried, states)``: outputs of eight positions, and the carry."""
+
+    @emitter
+    def products(builder, block_carry, carried, states):
+        (block_m, block_e), (m, e) = (
+            [Lanes(builder, v) for v in a] for a in (block_carry, carried)
+        )
+        own = [Lanes(builder, *state) for state in states]
+        before, by = block_m * m, block_e + e
+        found = [before * product for product in own]
+        if not inclusive:
+            found = [before, *found[:-1]]
+        values = tuple((ldexp_single(v, by).v,) for v in found)
+        return values, _scaled(builder, m * own[-1], e)
+
+    return products

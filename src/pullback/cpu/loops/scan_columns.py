@@ -41,6 +41,7 @@ from .eight import (
     make_put,
     make_wakes,
 )
+from .moderate_products import is_moderate, products_of_eight
 from .scan_parts import SCAN_BLOCK, ScanParts
 
 GROUPS = SCAN_BLOCK // GROUP
@@ -102,11 +103,13 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
 
 
 def _make_whole_chunk(parts: ScanParts, operands: Operands):
-    """Scan eight positions of eight columns without guards, if it has any, in a one-way scan.
+    """Scan eight positions of eight columns by a shorter way, if there is one, in a one-way scan.
 
-    Gives what is carried on, and whether it may: not where a NaN shows, and then nothing has been
-    written.
+    Gives what is carried on, and whether it may: where it may not nothing has been written. Without
+    guards it may not where a NaN shows, without scaling where a product is not moderate.
     """
+    if parts.moderate is not None:
+        return _make_moderate_chunk(parts, operands)
     made = parts.unguarded
     if made is None:
 
@@ -137,6 +140,28 @@ def _make_whole_chunk(parts: ScanParts, operands: Operands):
         return after, fine
 
     return whole_chunk
+
+
+def _make_moderate_chunk(parts: ScanParts, operands: Operands):
+    """The same of a running product."""
+    fetch, lift = make_fetch(operands, parts.neighbours), make_lift(parts.moderate)
+    put, scan_eight = make_put(operands, paired=True), parts.moderate.scan_eight
+    products = products_of_eight(parts.inclusive)
+    fetch_row_columns = operands.fetch_row_columns
+
+    @inlined
+    def moderate_chunk(tile, start, column, lanes, block_carry, carried):
+        p, const, addresses, strides, steps = tile
+        row = fetch_row_columns(p, addresses, steps, column, lanes)
+        full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
+        states = scan_eight(lift(p, start, LANES, const, full, row, eight_zeros()))
+        if not is_moderate(states[LANES - 1]):
+            return carried, False
+        values, after = products(block_carry, carried, states)
+        put(addresses, strides, steps, start, LANES, column, lanes, values)
+        return after, True
+
+    return moderate_chunk
 
 
 def _one_way(parts: ScanParts, operands: Operands):

@@ -29,7 +29,7 @@ from ..codegen.vectors import (
 from ..codegen.watch import nothing_seen
 from ..words import BLOCKS, EXTENT, SCRATCH, STRAINED, TURN
 from .flush import flush
-from .moderate_products import are_moderate, brought_to, products_of_two
+from .moderate_products import brought_to, products_of_two, two_are_moderate
 from .scan_parts import SCAN_BLOCK, ScanParts
 
 # Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
@@ -146,7 +146,7 @@ class RowScan:
     def moderate_pair(self, writes: bool):
         """Two chunks of a running product, hardly scaled: what is carried on, and whether it may.
 
-        It may not where a factor is not moderate, and then nothing has been written.
+        It may not where one is not moderate, and then nothing has been written.
         """
         operands, fold = self.operands, self.parts.moderate
         lift, scan_lanes, moved = fold.lift, fold.lane_scans(self.flipped), None
@@ -160,14 +160,14 @@ class RowScan:
             second = start + LANES
             full1 = fetch(p, addresses, strides, start, LANES)
             full2 = fetch(p, addresses, strides, second, LANES)
-            if not are_moderate(full1, full2):
-                return carried, False
             states, totals = scan_lanes(
                 (
                     lift(indices(p, start), const, full1, row, no_vectors()),
                     lift(indices(p, second), const, full2, row, no_vectors()),
                 )
             )
+            if not two_are_moderate(totals):
+                return carried, False
             found = products_of_two(block_carry, carried, states, totals)
             (value1, value2), (before1, before2), e, after = found
             if writes:
