@@ -41,7 +41,7 @@ from .eight import (
     make_put,
     make_wakes,
 )
-from .moderate_products import is_moderate, products_of_eight
+from .moderate_products import carried_on, eight_brought_to, is_moderate, products_of_eight
 from .scan_parts import SCAN_BLOCK, ScanParts
 
 GROUPS = SCAN_BLOCK // GROUP
@@ -157,9 +157,10 @@ def _make_moderate_chunk(parts: ScanParts, operands: Operands):
         states = scan_eight(lift(p, start, LANES, const, full, row, eight_zeros()))
         if not is_moderate(states[LANES - 1]):
             return carried, False
-        values, after = products(block_carry, carried, states)
+        values, after, by, e = products(block_carry, carried, states)
+        values = eight_brought_to(values, by)
         put(addresses, strides, steps, start, LANES, column, lanes, values)
-        return after, True
+        return carried_on(after, e), True
 
     return moderate_chunk
 

@@ -29,7 +29,7 @@ from ..codegen.vectors import (
 from ..codegen.watch import nothing_seen
 from ..words import BLOCKS, EXTENT, SCRATCH, STRAINED, TURN
 from .flush import flush
-from .moderate_products import brought_to, products_of_two, two_are_moderate
+from .moderate_products import brought_to, carried_on, products_of_two, two_are_moderate
 from .scan_parts import SCAN_BLOCK, ScanParts
 
 # Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
@@ -169,13 +169,14 @@ class RowScan:
             if not two_are_moderate(totals):
                 return carried, False
             found = products_of_two(block_carry, carried, states, totals)
-            (value1, value2), (before1, before2), e, after = found
+            (value1, value2), after, (before1, before2), by, e = found
             if writes:
                 if moved is not None:
                     value1, value2 = moved(value1, before1), moved(value2, before2)
-                put_outputs(p, addresses, strides, start, LANES, brought_to(value1, e))
-                put_outputs(p, addresses, strides, second, LANES, brought_to(value2, e))
-            return after, True
+                value1, value2 = brought_to((value1, value2), by)
+                put_outputs(p, addresses, strides, start, LANES, value1)
+                put_outputs(p, addresses, strides, second, LANES, value2)
+            return carried_on(after, e), True
 
         return try_pair
 
