@@ -150,6 +150,7 @@ def kernel_for(key: SegmentKey) -> Kernel:
             key.written,
             packed=key.packed,
             types=dict(key.types),
+            asked=names_read(formula),
         )
         loops = segment_narrow if key.narrow else segment_rows
         if key.way == "pointwise":

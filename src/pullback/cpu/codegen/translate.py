@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -35,8 +34,8 @@ def is_known(value: Value) -> bool:
 
 
 def at_run_time(value: Value) -> Value:
-    """A value as LLVM has it: known integers and bools become constants."""
-    if isinstance(value, ir.Value):
+    """A value as LLVM has it: known integers and bools become constants, None stays nothing."""
+    if value is None or isinstance(value, ir.Value):
         return value
     if isinstance(value, tuple):
         return tuple(at_run_time(v) for v in value)
@@ -51,14 +50,14 @@ def leaves(value: Value) -> list[ir.Value]:
     """The LLVM values in a value, in order."""
     if isinstance(value, tuple):
         return [leaf for v in value for leaf in leaves(v)]
-    return [value]
+    return [] if value is None else [value]
 
 
 def like(shape: Value, found: Iterator[ir.Value]) -> Value:
     """Other LLVM values in the tuples of a value."""
     if isinstance(shape, tuple):
         return tuple(like(s, found) for s in shape)
-    return next(found)
+    return None if shape is None else next(found)
 
 
 def shape_key(value: Value) -> Any:
@@ -345,9 +344,9 @@ class Body:
 
     def of_Attribute(self, node: ast.Attribute) -> Value:
         value = self.value(node.value)
-        if isinstance(value, types.ModuleType):
-            return getattr(value, node.attr)
-        raise self.refused(node)
+        if isinstance(value, (ir.Value, tuple)):
+            raise self.refused(node)
+        return getattr(value, node.attr)
 
     def of_Tuple(self, node: ast.Tuple) -> Value:
         return tuple(self.value(v) for v in node.elts)

@@ -14,7 +14,7 @@ from ..codegen.elementary import primitives_for
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import set_word, word
-from ..codegen.operands import Operands, constants
+from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
 from ..codegen.side_by_side import (
     SideBySide,
@@ -101,7 +101,7 @@ def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, toge
     scratch = stack(scratch_words(operands))
 
     def kernel(p, begin, end):
-        const, group, columns = constants(p), scratch(), word(p, NUM_COLUMNS)
+        const, group, columns = operands.constants(p), scratch(), word(p, NUM_COLUMNS)
         side = LANES // columns
         no_lanes(group, columns)
         after = start(p, begin)
@@ -127,7 +127,7 @@ def make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands)
     scratch = stack(scratch_words(operands))
 
     def kernel(p, begin, end):
-        const, group, columns = constants(p), scratch(), word(p, NUM_COLUMNS)
+        const, group, columns = operands.constants(p), scratch(), word(p, NUM_COLUMNS)
         segments, side = word(p, NUM_SEGMENTS), LANES // columns
         no_lanes(group, columns)
         for left in range(begin, end, side):
@@ -179,7 +179,7 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands):
                 write(at, combine(read(at), lifted))
 
     def kernel(p, begin, end):
-        const = constants(p)
+        const = operands.constants(p)
         addresses, strides = all_addresses(p), row_strides(p)
         segments = word(p, NUM_SEGMENTS)
         count = (word(p, STATES) + LINE - 1) // LINE * LINE
