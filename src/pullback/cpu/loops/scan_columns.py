@@ -16,7 +16,7 @@ from ..codegen.lanes import LANES
 from ..codegen.memory import set_word, word
 from ..codegen.operands import Operands
 from ..codegen.vectors import no_vectors, stack
-from ..codegen.watch import nothing_seen
+from ..codegen.watch import nothing_seen, was_moderate
 from ..words import (
     BLOCKS,
     COLUMNS,
@@ -293,7 +293,7 @@ def _both_ways(parts: ScanParts, operands: Operands):
     p_size, pitch = prefix.size, 8 * WIDEST_BOTH_WAYS
     begin, p_begin, finish_columns = parts.start, parts.prefix_start, _columns_end(parts, operands)
     fetch_row_columns = operands.fetch_row_columns
-    look_at_carry, was_moderate = parts.watch.carry, parts.watch.was_moderate
+    look_at_carry = parts.watch.carry
     prefix_total, prefix_states = _make_prefix_chunks(parts, operands)
     scan_chunk = _make_scan_chunk(parts, operands, descending=True)
     block_scratch = stack(WIDEST_BOTH_WAYS * fold.size)

@@ -26,7 +26,7 @@ from ..codegen.vectors import (
     no_vectors,
     stack,
 )
-from ..codegen.watch import nothing_seen
+from ..codegen.watch import nothing_seen, was_moderate
 from ..words import BLOCKS, EXTENT, SCRATCH, STRAINED, TURN
 from .flush import flush
 from .moderate_products import brought_to, carried_on, products_of_two, two_are_moderate
@@ -485,7 +485,6 @@ class BothWays:
         p_size, p_combine = prefix.size, prefix.combine
         p_read_one, p_write_one = prefix.read_one, prefix.write_one
         prefix_block, back_block = self.prefix_block, self.scan.back_block(writes=True)
-        was_moderate = parts.watch.was_moderate
 
         @inner
         def sweep(line, first, last, forwards, before, carry, kept, planes):
