@@ -70,13 +70,14 @@ def pieces(builder, vectors) -> list[list]:
     if registers().masks:
         return [list(vectors)]
     size = LANES // registers().of_lanes
-    return [
-        [
-            builder.shuffle_vector(v, v, ir.VectorType(I32, size)(list(range(k, k + size))))
-            for v in vectors
-        ]
-        for k in range(0, LANES, size)
-    ]
+
+    def lanes(v, first: int):
+        if v is None:  # of constants that no function asks for
+            return None
+        order = ir.VectorType(I32, size)(list(range(first, first + size)))
+        return builder.shuffle_vector(v, v, order)
+
+    return [[lanes(v, first) for v in vectors] for first in range(0, LANES, size)]
 
 
 def any_piece(builder, masks):
