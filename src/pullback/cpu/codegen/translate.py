@@ -60,12 +60,6 @@ def like(shape: Value, found: Iterator[ir.Value]) -> Value:
     return None if shape is None else next(found)
 
 
-def shape_key(value: Value) -> Any:
-    if isinstance(value, tuple):
-        return tuple(shape_key(v) for v in value)
-    return str(value.type)
-
-
 # How a module translates the call of something that is known: a builder, what is called, values.
 # It gives NotImplemented where that cannot be called.
 Call = Callable[[ir.IRBuilder, Any, list[Value]], Value]
@@ -149,17 +143,13 @@ class Body:
 
     def _store(self, value: Value, places: Value) -> None:
         found, rooms = leaves(value), leaves(places)
-        if len(found) != len(rooms):
-            raise RefusedError(f"{self._function.__qualname__}: tuples of two lengths in one name")
+        kinds = [room.type.pointee for room in rooms]
+        if len(found) == len(rooms):
+            found = [self.word(v) if k == I64 else v for v, k in zip(found, kinds, strict=True)]
+        if [v.type for v in found] != kinds:
+            raise RefusedError(f"{self._function.__qualname__}: values of two types in one name")
         for leaf, room in zip(found, rooms, strict=True):
-            kind = room.type.pointee
-            self.builder.store(self._as(kind, leaf), room)
-
-    def _as(self, kind: ir.Type, value: ir.Value) -> ir.Value:
-        """A bool as an integer, or the other way, where the other is wanted."""
-        if kind == I1 and value.type == I64:
-            return self.builder.icmp_signed("!=", value, I64(0))
-        return self.word(value) if kind == I64 else value
+            self.builder.store(leaf, room)
 
     def _loaded(self, places: Value) -> Value:
         if places is None:
@@ -191,6 +181,7 @@ class Body:
             return
         if value is not None:
             value = at_run_time(value)
+            value = like(value, iter([self.word(v) for v in leaves(value)]))
             if self._result is None:
                 self._result = self._placed(value)
                 self._clear(self._result)
