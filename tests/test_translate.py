@@ -137,7 +137,7 @@ def test_a_source_that_was_edited_is_refused(tmp_path):
     found = {}
     exec(compile(path.read_text(), str(path), "exec"), found)
     path.write_text("def f(a):\n    return a - 1\n")
-    with pytest.raises(TypeError, match="edited.py has changed since it was imported"):
+    with pytest.raises(TypeError, match=r"edited\.py has changed since it was imported"):
         object_code(found["f"], caller_machine())
 
 
@@ -145,7 +145,7 @@ def test_a_source_that_was_edited_is_refused(tmp_path):
 def test_without_a_source_it_is_said_what_is_missing():
     found = {}
     exec(compile("def f(a):\n    return a\n", "nowhere.py", "exec"), found)
-    with pytest.raises(TypeError, match="nowhere.py, to be compiled, cannot be read"):
+    with pytest.raises(TypeError, match=r"nowhere\.py, to be compiled, cannot be read"):
         object_code(found["f"], caller_machine())
 
 
