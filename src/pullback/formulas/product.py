@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .folds import HELD_PRODUCT, far_held_product, is_near, multiply, plain_product, scaled_product, value
+from .folds import (
+    HELD_PRODUCT,
+    far_held_product,
+    is_near,
+    multiply,
+    plain_product,
+    scaled_product,
+    value,
+)
 from .primitives import INF, NAN, absolute, exponent, isnan, ldexp, mantissa, where
 from .record import Monoid, Pass, RowFormula, ScanFormula, Usual
 

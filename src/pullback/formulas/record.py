@@ -29,8 +29,8 @@ class Monoid:
     changes is their state too. Where ``counts`` holds for none of some elements, their states are
     the identity, and a schedule may pass them over. ``brief`` may stand for ``combine`` with the
     states of up to ``briefly`` elements, one after the other, before the next is combined: in the
-    end the same bits for less. Where ``brief_holds`` of the state that ``brief`` gives with the next,
-    ``combine`` gives the same bits.
+    end the same bits for less. Where ``brief_holds`` of the state that ``brief`` gives with the
+    next, ``combine`` gives the same bits.
     """
 
     lift: Callable

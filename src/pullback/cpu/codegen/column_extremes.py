@@ -18,7 +18,6 @@ from .operands import Operands
 from .sixteen import SIXTEEN, any_of, halves_of, load_sixteen
 
 
-
 def extremes_of_rows(monoid: Monoid, operands: Operands, count: int, asks: bool):
     """``found(addresses, strides, index, column, ahead)`` of some rows and sixteen columns.
 

@@ -17,7 +17,7 @@ from ...formulas.record import parameters
 from ..words import CONSTANT_NAMES
 from .bind import element_emitter
 from .functions import emitter
-from .lanes import DOUBLES, I32, I64, LANES, Lanes, constant, doubles, expected, scratch_builder
+from .lanes import DOUBLES, I32, I64, LANES, Lanes, doubles, expected, scratch_builder
 from .operands import Operands
 from .registers import any_piece, registers
 from .single_calls import EIGHT_FLOATS, SingleCall, elements, row_elements, row_numbers

@@ -473,12 +473,10 @@ def _try_usual(formula: RowFormula, compute, element: str, operands: Operands):
     @inner
     def any_strange(tile, width):
         # The last eight columns, rather than what is left of the last eight lanes.
-        if width < LANES or strange_at(tile, width - LANES):
-            return True
+        found = width < LANES or strange_at(tile, width - LANES)
         for c in range(0, width - LANES, LANES):
-            if strange_at(tile, c):
-                return True
-        return False
+            found = found or strange_at(tile, c)
+        return found
 
     @inner
     def try_usual(tile, width):

@@ -210,7 +210,10 @@ def command(
             _run(todo, settings, grid, advance)
         except _TimeIsUp:
             left = len(cases) - len(kept.cells)
-            click.echo(f"time is up: {left} of {len(cases)} cases are left out", err=True)
+            said = f"time is up: {left} of {len(cases)} cases are left out"
+            if not kept.cells:
+                raise click.ClickException(said) from None
+            click.echo(said, err=True)
         except KeyboardInterrupt:
             again = f"; the same command continues, {saved} has them" if saved else ""
             done = f"stopped after {len(kept.cells)} of {len(cases)} cases{again}"
