@@ -155,12 +155,13 @@ def _make_moderate_chunk(parts: ScanParts, operands: Operands):
         row = fetch_row_columns(p, addresses, steps, column, lanes)
         full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
         states = scan_eight(lift(p, start, LANES, const, full, row, eight_zeros()))
-        if not is_moderate(states[LANES - 1]):
-            return carried, False
-        values, after, by, e = products(block_carry, carried, states)
-        values = eight_brought_to(values, by)
-        put(addresses, strides, steps, start, LANES, column, lanes, values)
-        return carried_on(after, e), True
+        after, fine = carried, is_moderate(states[LANES - 1])
+        if fine:
+            values, product, by, e = products(block_carry, carried, states)
+            values = eight_brought_to(values, by)
+            put(addresses, strides, steps, start, LANES, column, lanes, values)
+            after = carried_on(product, e)
+        return after, fine
 
     return moderate_chunk
 
