@@ -1161,7 +1161,7 @@ def prod_backward(
     """Backward of prod: dx[j] = dy·Π_{i≠j} x[i].
 
     Saves: x.
-    Edges: exact with any number of zeros, no division by x.
+    Edges: exact with any number of zeros.
     """
 
 @overload

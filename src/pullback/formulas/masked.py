@@ -45,6 +45,7 @@ def masked(record: RowFormula, outside: float = 0.0) -> RowFormula:
         differentiable=record.differentiable and _masked_either(record.differentiable, outside),
         copies=False,
         counts=record.counts if outside == 0 else None,
+        usual=None,
     )
 
 

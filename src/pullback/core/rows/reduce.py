@@ -139,7 +139,7 @@ ROWS = (
         ),
         Text(
             "dx[j] = dy·Π_{i≠j} x[i]",
-            "exact with any number of zeros, no division by x",
+            "exact with any number of zeros",
             (
                 "prod_backward(np.array(1.0), x=np.array([2.0, 0.0, 4.0]), y=np.array(0.0))",
                 "array([0., 8., 0.])",

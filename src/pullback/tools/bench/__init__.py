@@ -8,7 +8,7 @@ True
 """
 
 from ..case import Case
-from .cells import DIRECTIONS, FULL, QUICK, Grid, cells, default_ops, find_op, named_ops
+from .cells import DIRECTIONS, FULL, QUICK, SIZES, Grid, cells, default_ops, find_op, named_ops
 from .harness import Settings, heading, measure, run
 from .load import busy_share, warnings
 from .peers import PEERS, QUICK_PEERS, installed
@@ -21,6 +21,7 @@ __all__ = [
     "PEERS",
     "QUICK",
     "QUICK_PEERS",
+    "SIZES",
     "Case",
     "Change",
     "Figures",
