@@ -17,7 +17,7 @@ ORDER = 5  # workspace: row numbers in order of id
 STARTS = 6  # workspace: where each segment begins in ORDER
 COUNTS = 7  # workspace: rows of each part in each segment, then where the next of them goes
 PARTS = 8  # parts the rows are sorted in
-STATES, TILE = 5, 8  # where tiles are folded: workspace for the states of a tile, and its columns
+STATES, TILE = 5, 8  # where tiles or tables are: workspace for states, and columns of a tile
 BY_OFFSETS = 6  # where rows of a segment lie together: whether offsets say so, or sorted ids
 ID_SIZE = 9  # bytes of an id or offset, for kernels that take either size
 FLAGS, ORDERED = 9, 8  # of a check: its answer, two rows; whether order matters
@@ -67,3 +67,23 @@ def folds_in_tiles(formula: RowFormula, row: tuple[str, ...]) -> bool:
 def counting_bytes(formula: RowFormula, segments: int) -> int:
     """What a tile takes to count the rows of every segment, where the formula asks for it."""
     return -(-8 * segments // LINE) * LINE if "extent" in names_read(formula) else 0
+
+
+def folds_in_tables(formula: RowFormula) -> bool:
+    """Whether passes need nothing of a row but itself and its segment."""
+    of_rows = replace(
+        formula,
+        finish=None,
+        passes=tuple(replace(step, close=None) for step in formula.passes),
+    )
+    return "extent" not in names_read(of_rows) and not {"index", "first"} & names_read(formula)
+
+
+def table_slots(formula: RowFormula) -> int:
+    """Values that a table has for a column of a segment: what is known, or is being folded."""
+    known, most = 0, 0
+    for step in formula.passes:
+        state = len(step.monoid.state) if step.monoid else 0
+        most = max(most, known + state)
+        known += len(step.names)
+    return max(most, known)
