@@ -21,6 +21,7 @@ from .segment_words import (
     counting_bytes,
     folds_in_tables,
     folds_in_tiles,
+    is_dear,
     table_slots,
 )
 from .words import CONSTANTS, FRONT, ITEMSIZE, LANES, LINE
@@ -119,7 +120,13 @@ def table_bytes(problem: Problem) -> int:
     states = 8 * lanes_of(problem) * table_slots(formula) * segments
     if states > machine.here().caches.last_level // 2:
         return 0
-    return states + counting_bytes(formula, segments) + LINE
+    return states + counting_bytes(formula, segments) + 2 * LINE
+
+
+def lifted_bytes(problem: Problem) -> int:
+    """Bytes beside a table for what its rows are folded as."""
+    is_any = any(is_dear(step) for step in record_of(problem).passes)
+    return 8 * lanes_of(problem) * problem.num_inputs if is_any else 0
 
 
 def workspace_bytes(problem: Problem) -> int:
@@ -128,7 +135,7 @@ def workspace_bytes(problem: Problem) -> int:
         return 0
     table = table_bytes(problem)
     if table:
-        return table
+        return table + lifted_bytes(problem)
     tiles = tiles_of(problem, 1)
     ordering = segment.sorting_bytes(problem.num_inputs, problem.num_segments)
     if tiles is None:
@@ -182,9 +189,10 @@ def kernel_for(key: SegmentKey) -> Kernel:
             types=dict(key.types),
         )
         if key.lanes:
-            of_way = "tables" if key.way == "tables" else "apply"
-            make_few = getattr(segment_tables, f"make_{of_way}_kernel")
-            return make_few(formula, element, operands, key.lanes, key.packed)
+            what = "apply" if key.way == "pointwise" else key.way
+            return segment_tables.make_kernel(
+                formula, element, operands, key.lanes, key.packed, what
+            )
         loops = segment_narrow if key.narrow else segment_rows
         if key.way == "pointwise":
             return loops.make_pointwise_kernel(formula, element, operands)
@@ -198,7 +206,7 @@ def kernel_for(key: SegmentKey) -> Kernel:
     if key.way == "runs":
         way = "together" if key.together else "in_order"
     else:
-        way = f"{key.way}_packed" if key.packed else key.way
+        way = key.way.replace(" ", "_") + ("_packed" if key.packed else "")
     way += "_narrow" if key.narrow else f"_{key.lanes}_lanes" if key.lanes else ""
     # What was chosen is in the formula: ids and offsets share a kernel that has the same one.
     words = (key.op.name, element, operands, f"segment_{way}")
@@ -292,12 +300,11 @@ class SegmentLaunch:
         phases = self._phases(problem, key, ids, operands)
         table = table_bytes(problem)
         if table:
-            parts = pool.threads_for(problem.num_segments, phases[0].traffic, threads) or 1
-            template[segment.PARTS] = parts
-            patches.append(Patch(segment.STATES, WORKSPACE))
+            patches += [Patch(segment.STATES, WORKSPACE), Patch(segment.LIFTED, WORKSPACE, table)]
             dense = _are_dense(problem, operands, strides, item)
-            phases = self._of_table(problem, replace(key, packed=dense), parts, phases[0].traffic)
-            self.program = Program(template, patches, phases, strides, table, threads)
+            phases = self._of_table(problem, replace(key, packed=dense), phases[0].traffic)
+            workspace = table + lifted_bytes(problem)
+            self.program = Program(template, patches, phases, strides, workspace, threads)
             return
         tiles = tiles_of(problem, max(1, pool.threads_for(2, phases[0].traffic, threads)))
         workspace = tiles.bytes if tiles else workspace_bytes(problem)
@@ -349,14 +356,20 @@ class SegmentLaunch:
         return phases
 
     @staticmethod
-    def _of_table(problem: Problem, key: SegmentKey, parts: int, traffic: int) -> list[Phase]:
+    def _of_table(problem: Problem, key: SegmentKey, traffic: int) -> list[Phase]:
         """Folds to a table, and what rows make of it."""
-        key = replace(key, lanes=lanes_of(problem), narrow=False)
-        phases = [Phase(partial(kernel_for, replace(key, way="tables")), parts, traffic)]
-        if record_of(problem).apply:
-            apply = partial(kernel_for, replace(key, way="apply"))
-            phases.append(Phase(apply, problem.num_inputs, traffic))
-        return phases
+        formula, rows = record_of(problem), problem.num_inputs
+
+        def phase(way: str, units: int) -> Phase:
+            few = replace(key, way=way, lanes=lanes_of(problem), narrow=False)
+            return Phase(partial(kernel_for, few), units, traffic)
+
+        phases = []
+        for k, step in enumerate(formula.passes):
+            if is_dear(step):
+                phases.append(phase(f"lift {k}", rows))
+            phases.append(phase(f"fold {k}", 1))
+        return [*phases, phase("apply", rows)] if formula.apply else phases
 
     @staticmethod
     def _sorting(ids: str, parts: int) -> list[Phase]:

@@ -8,6 +8,7 @@ segments, is told by two lists of words.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from llvmlite import ir
 
@@ -30,15 +31,26 @@ def _indices(values: Sequence[int]) -> ir.Constant:
 def _joined(builder, parts: list) -> ir.Value:
     """Parts of the lanes, which are vectors or single values, as one vector."""
     if not isinstance(parts[0].type, ir.VectorType):
-        v = ir.Constant(ir.VectorType(parts[0].type, LANES), ir.Undefined)
-        for lane, part in enumerate(parts):
-            v = builder.insert_element(v, part, I32(lane))
-        return v
+        return _first(builder, parts)
     while len(parts) > 1:
         both = _indices(range(2 * parts[0].type.count))
         pairs = zip(parts[::2], parts[1::2], strict=True)
         parts = [builder.shuffle_vector(a, b, both) for a, b in pairs]
     return parts[0]
+
+
+def _first(builder, parts: list) -> ir.Value:
+    """Single values, or one vector, in the first lanes; nothing in the others."""
+    if not isinstance(parts[0].type, ir.VectorType):
+        v = ir.Constant(ir.VectorType(parts[0].type, LANES), ir.Undefined)
+        for lane, part in enumerate(parts):
+            v = builder.insert_element(v, part, I32(lane))
+        return v
+    (part,), width = parts, parts[0].type.count
+    if width == LANES:
+        return part
+    nothing, lanes = ir.Constant(part.type, ir.Undefined), range(LANES)
+    return builder.shuffle_vector(part, nothing, _indices([min(k, width) for k in lanes]))
 
 
 def _part(builder, v, k: int, pitch: int) -> ir.Value:
@@ -71,15 +83,18 @@ class Rows:
 
     def __init__(self, operands: Operands, pitch: int, dense: bool):
         self._operands, self._pitch, self._dense = operands, pitch, dense
-        self.fetch = self._fetch(operands.full_at)
+        self.fetch_one = self._fetch_one(operands.full_at)
+        self.fetch_row_one = self._fetch_one(operands.row_at)
         self.fetch_rows = self._fetch(operands.row_at)
         self.put = self._put()
         self.fetch_next, self.put_next = self._fetch_next(), self._put_next()
 
-    def _places(self, builder, memory, columns, listed, o: int) -> list:
-        """Where each listed row of an operand begins; its every column, if they are not dense."""
+    def _listed(self, builder, listed) -> list:
+        return [emit_word(builder, listed, I64(r)) for r in range(LANES // self._pitch)]
+
+    def _places(self, builder, memory, columns, numbers: list, o: int) -> list:
+        """Where rows of these numbers begin; their every column, if they are not dense."""
         base, stride, step = (words[o] for words in memory)
-        numbers = [emit_word(builder, listed, I64(r)) for r in range(LANES // self._pitch)]
         rows = [builder.add(base, builder.mul(n, stride)) for n in numbers]
         if self._dense:
             return rows
@@ -89,6 +104,21 @@ class Rows:
             column = builder.select(builder.icmp_signed("<", I64(c), last), I64(c), last)
             offsets.append(builder.mul(column, step))
         return [builder.add(row, offset) for row in rows for offset in offsets]
+
+    def _fetch_one(self, operands):
+        """``fetch(memory, columns, n)`` of one row, in the first lanes."""
+        edges, width = self._operands.edges, self._pitch if self._dense else 1
+
+        @emitter
+        def fetch(builder, memory, columns, n):
+            items = []
+            for o in operands:
+                edge, places = edges[o], self._places(builder, memory, columns, [n], o)
+                parts = [_load(builder, a, edge.storage, width, edge.item) for a in places]
+                items.append(edge.widen(builder, _first(builder, parts)))
+            return tuple(items) or (Edge.zero(),)
+
+        return fetch
 
     def _read(self, builder, edge: Edge, places: list) -> ir.Value:
         width = LANES // len(places)
@@ -107,7 +137,7 @@ class Rows:
         def fetch(builder, memory, columns, listed):
             items = []
             for o in operands:
-                places = self._places(builder, memory, columns, listed, o)
+                places = self._places(builder, memory, columns, self._listed(builder, listed), o)
                 items.append(edges[o].widen(builder, self._read(builder, edges[o], places)))
             return tuple(items) or (Edge.zero(),)
 
@@ -120,55 +150,99 @@ class Rows:
         @emitter
         def put(builder, memory, columns, listed, values):
             for o, w in outputs:
-                edge, places = edges[o], self._places(builder, memory, columns, listed, o)
+                edge, numbers = edges[o], self._listed(builder, listed)
+                places = self._places(builder, memory, columns, numbers, o)
                 v = narrow(builder, values[w], edge.element, edge.native_half)
                 self._write(builder, edge, places, v)
 
         return put
 
+    def _following(self, builder, n, left) -> list:
+        """The numbers of rows from n on; the last of those that are left as often as it takes."""
+        last = builder.add(n, builder.sub(left, I64(1)))
+        found = [builder.add(n, I64(r)) for r in range(LANES // self._pitch)]
+        return [builder.select(builder.icmp_signed("<", k, last), k, last) for k in found]
+
+    def _near_or_far(self, builder, left, near, far):
+        """What one of two emitters gives: all lanes at once, or the rows that are left."""
+        whole = builder.icmp_signed(">=", left, I64(LANES // self._pitch))
+        with builder.if_else(whole, likely=True) as (then, otherwise):
+            with then:
+                found, found_block = near(), builder.block
+            with otherwise:
+                other, other_block = far(), builder.block
+        if found is None:
+            return None
+        v = builder.phi(found.type)
+        v.add_incoming(found, found_block)
+        v.add_incoming(other, other_block)
+        return v
+
     def _fetch_next(self):
-        """``fetch(memory, columns, listed, follow)``: at once, where rows ``follow`` each other."""
-        edges, dense = self._operands.edges, self._dense
-        operands = self._operands.full_at
+        """``fetch(memory, columns, n, left)``: rows from n on, as many of them as are left."""
+        edges, operands = self._operands.edges, self._operands.full_at
 
         @emitter
-        def fetch(builder, memory, columns, listed, follow):
+        def fetch(builder, memory, columns, n, left):
             items = []
             for o in operands:
-                edge, places = edges[o], self._places(builder, memory, columns, listed, o)
-                if not dense:
-                    items.append(edge.widen(builder, self._read(builder, edge, places)))
-                    continue
-                with builder.if_else(follow, likely=True) as (then, otherwise):
-                    with then:
-                        near, near_block = edge.near(builder, places[0]), builder.block
-                    with otherwise:
-                        far, far_block = self._read(builder, edge, places), builder.block
-                v = builder.phi(edge.stored)
-                v.add_incoming(near, near_block)
-                v.add_incoming(far, far_block)
+                edge, numbers = edges[o], self._following(builder, n, left)
+                places = self._places(builder, memory, columns, numbers, o)
+                far = partial(self._read, builder, edge, places)
+                near = partial(edge.near, builder, places[0])
+                v = self._near_or_far(builder, left, near, far) if self._dense else far()
                 items.append(edge.widen(builder, v))
             return tuple(items) or (Edge.zero(),)
 
         return fetch
 
     def _put_next(self):
-        """``put(memory, columns, listed, follow, values)``: where ``fetch_next`` would read."""
-        edges, outputs, dense = self._operands.edges, self._operands.finished, self._dense
+        """``put(memory, columns, n, left, values)``: where ``fetch_next`` would read."""
+        edges, outputs = self._operands.edges, self._operands.finished
 
         @emitter
-        def put(builder, memory, columns, listed, follow, values):
+        def put(builder, memory, columns, n, left, values):
             for o, w in outputs:
-                edge, places = edges[o], self._places(builder, memory, columns, listed, o)
+                edge, numbers = edges[o], self._following(builder, n, left)
+                places = self._places(builder, memory, columns, numbers, o)
                 v = narrow(builder, values[w], edge.element, edge.native_half)
-                if not dense:
-                    self._write(builder, edge, places, v)
-                    continue
-                with builder.if_else(follow, likely=True) as (then, otherwise):
-                    with then:
-                        edge.set_near(builder, places[0], v)
-                    with otherwise:
-                        self._write(builder, edge, places, v)
+                far = partial(self._write, builder, edge, places, v)
+                near = partial(edge.set_near, builder, places[0], v)
+                if self._dense:
+                    self._near_or_far(builder, left, near, far)
+                else:
+                    far()
+
+        return put
+
+    def _beside(self, builder, made, n, left) -> list:
+        """Where single float64 values of rows and columns are, beside a table."""
+        numbers = self._following(builder, n, left)
+        return [builder.add(made, builder.mul(k, I64(8 * self._pitch))) for k in numbers]
+
+    def fetch_beside(self):
+        """``fetch(made, n, left)``: a float64 value of every column, of rows from n on."""
+        edge = Edge("f64")
+
+        @emitter
+        def fetch(builder, made, n, left):
+            places = self._beside(builder, made, n, left)
+            far = partial(self._read, builder, edge, places)
+            near = partial(edge.near, builder, places[0])
+            return (self._near_or_far(builder, left, near, far),)
+
+        return fetch
+
+    def put_beside(self):
+        """``put(made, n, left, values)``: where ``fetch_beside`` would read."""
+        edge = Edge("f64")
+
+        @emitter
+        def put(builder, made, n, left, values):
+            places, (v,) = self._beside(builder, made, n, left), values
+            far = partial(self._write, builder, edge, places, v)
+            near = partial(edge.set_near, builder, places[0], v)
+            self._near_or_far(builder, left, near, far)
 
         return put
 
@@ -210,22 +284,15 @@ class Table:
 
         return write
 
-    def read_row(self, count: int):
+    def read_row(self, count: int, known: bool = False):
         """``read(address, distance)``: a row of each of so many vectors, that far apart."""
 
         @emitter
         def read(builder, address, distance):
-            items, nothing = [], ir.Constant(DOUBLES, ir.Undefined)
+            items = [Edge.zero()] if known else []
             for k in range(count):
                 at = builder.add(address, builder.mul(distance, I64(k)))
-                v = _load(builder, at, DOUBLE, self._pitch, 8)
-                if self._pitch == 1:
-                    v = builder.insert_element(nothing, v, I32(0))
-                elif self._pitch < LANES:
-                    lanes = [min(lane, self._pitch) for lane in range(LANES)]
-                    absent = ir.Constant(v.type, ir.Undefined)
-                    v = builder.shuffle_vector(v, absent, _indices(lanes))
-                items.append(v)
+                items.append(_first(builder, [_load(builder, at, DOUBLE, self._pitch, 8)]))
             return tuple(items)
 
         return read

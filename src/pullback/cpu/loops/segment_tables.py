@@ -1,16 +1,17 @@
 """Row formulas over rows of few columns whose ids come in any order, without sorting them.
 
 A table has a place for every segment, to which rows are folded as they come: those of a segment in
-row order, as if they had been sorted. Every pass walks the rows once. Threads share the segments,
-and each walks all ids, picking out rows of its own. A million rows of one element in 100000
-segments took 35 ms for a softmax when they were sorted.
+row order, as if they had been sorted. That is the work of one thread. What is dear to make of a row
+before it is folded is made by all of them, and lies beside the table: a million rows of one element
+in 100000 segments took 35 ms for a softmax when they were sorted.
 """
 
 from __future__ import annotations
 
+from ...formulas.record import LIFTED as LIFTED_NAME
 from ...formulas.record import Pass, RowFormula, names_read
 from ..codegen.bind import per_element, per_row
-from ..codegen.block import is_below, least
+from ..codegen.block import again, is_below, least
 from ..codegen.elementary import primitives_for
 from ..codegen.few_columns import Rows, Table, extents_of
 from ..codegen.functions import inlined, inner
@@ -23,208 +24,315 @@ from ..segment_words import (
     ID_SIZE,
     ID_STRIDE,
     IDS,
+    LIFTED,
     NUM_COLUMNS,
     NUM_INPUTS,
     NUM_SEGMENTS,
-    PARTS,
     STATES,
+    is_dear,
+    reads_lifted,
     table_slots,
 )
 from ..words import LINE
 from .segment import id_from, make_clear_row
 from .segment_tile import operand_words
 
-# Rows that are picked out at a time, whose numbers and segments stay in the first cache.
-PICKED = 256
-# Words of a list, with room for what fills the last lanes; segments follow rows.
-SEGMENTS = PICKED + LANES
-VECTOR = 8 * LANES
-
-
-def _make_memory(operands: Operands):
-    """``memory_of(p)``: addresses, row strides and column strides of all operands."""
-    addresses, row_strides, column_strides = (operand_words(operands, k) for k in range(3))
-
-    @inlined
-    def memory_of(p):
-        return addresses(p), row_strides(p), column_strides(p)
-
-    return memory_of
-
-
-def _make_lists(side: int):
-    """``pick`` lists the rows of segments [low, high); ``these`` lists segments themselves."""
-
-    @inner
-    def pick(ids, first, after, low, high, lists):
-        at, stride, size = ids
-        count = 0
-        for n in range(first, after):
-            s = id_from(at + n * stride, size)
-            set_word(lists, count, n)
-            set_word(lists, SEGMENTS + count, s)
-            # No branch, which nobody could foretell.
-            count += is_below(s - low, high - low)
-        if count > 0:
-            for k in range(count, count + side - 1):
-                set_word(lists, k, word(lists, count - 1))
-                set_word(lists, SEGMENTS + k, word(lists, SEGMENTS + count - 1))
-        return count
-
-    @inner
-    def these(lists, segment, high):
-        for k in range(side):
-            set_word(lists, SEGMENTS + k, least(segment + k, high - 1))
-
-    return pick, these
-
-
-def make_tables_kernel(
-    formula: RowFormula, element: str, operands: Operands, pitch: int, dense: bool
-):
-    """``kernel(p, begin, end)`` over parts of the segments: all that passes tell of them."""
-    side = LANES // pitch
-    rows, table = Rows(operands, pitch, dense), Table(pitch, table_slots(formula))
-    fetch, fetch_rows, put = rows.fetch, rows.fetch_rows, rows.put
-    pick, these = _make_lists(side)
-    memory_of, with_extents = _make_memory(operands), extents_of(pitch)
-    counts = "extent" in names_read(formula)
-    row_bytes, segment_bytes = table.row_bytes, table.segment_bytes
-    lists_on_stack = stack(2 * SEGMENTS)
-
-    @inlined
-    def here(const, count, listed):
-        return with_extents(const, count, listed) if counts else const
-
-    @inner
-    def count_rows(p, ids, low, high, count):
-        """How many rows each segment has."""
-        at, stride, size = ids
-        for s in range(low, high):
-            set_word(count, s, 0)
-        for n in range(word(p, NUM_INPUTS)):
-            s = id_from(at + n * stride, size)
-            if is_below(s - low, high - low):
-                set_word(count, s, word(count, s) + 1)
-
-    def step_of(step: Pass, known: tuple[str, ...], counts_rows: bool):
-        """``passed(p, const, memory, columns, ids, part, room)``: one pass, and what it gives."""
-        bound = BoundPass(formula, step, element, operands, known)
-        fold, close, before = bound.fold, bound.close, len(known) - 1
-        read_known = table.read(0, before, known=True)
-        write_known = table.write(before, bound.gives)
-        size = fold.size if fold else 0
-        read_state, write_state = table.read(before, size), table.write(before, size)
-        read_row, write_row = table.read_row(size), table.write_row()
-        box_on_stack = stack(LANES * max(1, size))
-        lift, combine, write, begin = (
-            (fold.lift, fold.combine, fold.write, bound.begin) if fold else (None,) * 4
-        )
-        state_at = before * row_bytes
-
-        @inner
-        def begun(const, memory, columns, part, room):
-            low, high = part
-            states, lists, _ = room
-            for s in range(low, high, side):
-                these(lists, s, high)
-                at = lists + 8 * SEGMENTS
-                write_state(states, at, begin(const, fetch_rows(memory, columns, at)))
-
-        @inner
-        def fold_rows(p, const, memory, columns, ids, part, room):
-            low, high = part
-            states, lists, count = room
-            total, box = word(p, NUM_INPUTS), box_on_stack()
-            for first in range(0, total, PICKED):
-                after = least(first + PICKED, total)
-                picked = pick(ids, first, after, low, high, lists)
-                for k in range(0, picked, side):
-                    at, by = lists + 8 * k, lists + 8 * (SEGMENTS + k)
-                    full = fetch(memory, columns, at)
-                    row, known = fetch_rows(memory, columns, by), read_known(states, by)
-                    write(box, VECTOR, lift(counting(0, 0), const, full, row, known))
-                    for r in range(least(side, picked - k)):
-                        s = word(by, r)
-                        if counts_rows:
-                            set_word(count, s, word(count, s) + 1)
-                        place = states + s * segment_bytes + state_at
-                        lifted = read_row(box + row_bytes * r, VECTOR)
-                        write_row(place, combine(read_row(place, row_bytes), lifted))
-
-        @inner
-        def closed(const, memory, columns, part, room):
-            low, high = part
-            states, lists, count = room
-            for s in range(low, high, side):
-                these(lists, s, high)
-                at = lists + 8 * SEGMENTS
-                row, known = fetch_rows(memory, columns, at), read_known(states, at)
-                state = read_state(states, at) if size > 0 else no_vectors()
-                write_known(states, at, close(here(const, count, at), row, known, state))
-
-        @inlined
-        def passed(p, const, memory, columns, ids, part, room):
-            if counts_rows:
-                low, high = part
-                for s in range(low, high):
-                    set_word(room[2], s, 0)
-            if size > 0:
-                begun(const, memory, columns, part, room)
-                fold_rows(p, const, memory, columns, ids, part, room)
-            closed(const, memory, columns, part, room)
-
-        return passed
-
-    known: tuple[str, ...] = ("",)
-    folds_at_once = bool(formula.passes) and formula.passes[0].monoid is not None
-    steps = []
-    for k, step in enumerate(formula.passes):
-        steps.append(step_of(step, known, counts and k == 0 and folds_at_once))
-        known = (*known, *step.names)
-    all_steps = tuple(steps)
-    read_found = table.read(0, len(known) - 1, known=True)
-    finishes, finish = formula.finish is not None, None
-    if formula.finish:
-        primitives, outputs = primitives_for(element), len(operands.outputs)
-        finish = per_row(formula.finish, primitives, operands.row, known, (), outputs)
-
-    @inner
-    def finished(const, memory, columns, part, room):
-        low, high = part
-        states, lists, count = room
-        for s in range(low, high, side):
-            these(lists, s, high)
-            at = lists + 8 * SEGMENTS
-            row, found = fetch_rows(memory, columns, at), read_found(states, at)
-            values = finish(here(const, count, at), row, found, no_vectors())
-            put(memory, columns, at, values)
-
-    def kernel(p, begin, end):
-        const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
-        ids = (word(p, IDS), word(p, ID_STRIDE), word(p, ID_SIZE))
-        segments, parts = word(p, NUM_SEGMENTS), word(p, PARTS)
-        count, states = places_of(p, counts)
-        room = (states, lists_on_stack(), count)
-        for k in range(begin, end):
-            part = (segments * k // parts, segments * (k + 1) // parts)
-            if counts and not folds_at_once:
-                count_rows(p, ids, part[0], part[1], count)
-            for step in all_steps:
-                step(p, const, memory, columns, ids, part, room)
-            if finishes:
-                finished(const, memory, columns, part, room)
-
-    return kernel
+# Rows whose segments are listed at a time, in the first cache.
+BLOCK = 256
 
 
 @inlined
-def places_of(p, counts):
+def _ids_of(p):
+    return word(p, IDS), word(p, ID_STRIDE), word(p, ID_SIZE)
+
+
+@inlined
+def _id_at(ids, n):
+    return id_from(ids[0] + n * ids[1], ids[2])
+
+
+@inlined
+def _places_of(p, counts):
     """Where the rows of each segment are counted, if they are, and where the table begins."""
     count = (word(p, STATES) + LINE - 1) // LINE * LINE
     if counts:
         return count, count + (8 * word(p, NUM_SEGMENTS) + LINE - 1) // LINE * LINE
     return count, count
+
+
+class _Loops:
+    """What the kernels of a formula share."""
+
+    def __init__(
+        self, formula: RowFormula, element: str, operands: Operands, pitch: int, dense: bool
+    ):
+        self.formula, self.element, self.operands = formula, element, operands
+        self.pitch, self.side = pitch, LANES // pitch
+        self.rows, self.table = Rows(operands, pitch, dense), Table(pitch, table_slots(formula))
+        self.counts = "extent" in names_read(formula)
+        addresses, row_strides, column_strides = (operand_words(operands, k) for k in range(3))
+
+        @inlined
+        def memory_of(p):
+            return addresses(p), row_strides(p), column_strides(p)
+
+        self.memory_of = memory_of
+        self.lists = stack(BLOCK + LANES)
+        side, counts, with_extents = self.side, self.counts, extents_of(pitch)
+
+        @inner
+        def these(listed, segment, after):
+            """List segments that follow each other, the last one as often as it takes."""
+            for k in range(side):
+                set_word(listed, k, least(segment + k, after - 1))
+
+        @inlined
+        def here(const, count, listed):
+            return with_extents(const, count, listed) if counts else const
+
+        self.these, self.here = these, here
+
+    def known_before(self, k: int) -> tuple[str, ...]:
+        """The names of what is known before a pass."""
+        return ("", *(n for step in self.formula.passes[:k] for n in step.names))
+
+    def make_fold(self, step: Pass, bound: BoundPass, before: int, counts_rows: bool):
+        """``fold_rows(p, const, memory, columns, states, count)``: a pass, row after row."""
+        fold, table, rows = bound.fold, self.table, self.rows
+        if fold is None and not counts_rows:
+            return None
+        row_bytes, segment_bytes, state_at = (
+            table.row_bytes,
+            table.segment_bytes,
+            before * table.row_bytes,
+        )
+        from_lifted = is_dear(step)
+        fetch, fetch_row = rows.fetch_one, rows.fetch_row_one
+        read_known = table.read_row(before, known=True)
+        size = fold.size if fold else 0
+        read, write = table.read_row(size), table.write_row()
+        lift, combine = (fold.lift, fold.combine) if fold else (None, None)
+        lifted_bytes = size * row_bytes
+
+        @inlined
+        def lifted_of(const, memory, columns, states, made, n, s):
+            if from_lifted:
+                return read(made + n * lifted_bytes, row_bytes)
+            full, row = fetch(memory, columns, n), fetch_row(memory, columns, s)
+            known = read_known(states + s * segment_bytes, row_bytes)
+            return lift(counting(0, 0), const, full, row, known)
+
+        @inlined
+        def walk(p, const, memory, columns, ids, size_of_id, states, count):
+            segments, total = word(p, NUM_SEGMENTS), word(p, NUM_INPUTS)
+            at_ids, stride = ids
+            made = word(p, LIFTED)
+            for n in range(total):
+                s = id_from(at_ids + n * stride, size_of_id)
+                if is_below(s, segments):
+                    if counts_rows:
+                        set_word(count, s, word(count, s) + 1)
+                    if size > 0:
+                        at = states + s * segment_bytes + state_at
+                        lifted = lifted_of(const, memory, columns, states, made, n, s)
+                        # To a place that is not known to be where the state was: of a state that
+                        # is kept or not LLVM makes a masked store, on some CPUs 20 times as slow.
+                        write(again(at), combine(read(at, row_bytes), lifted))
+
+        @inner
+        def fold_rows(p, const, memory, columns, states, count):
+            # The size is known in either loop.
+            ids = (word(p, IDS), word(p, ID_STRIDE))
+            if word(p, ID_SIZE) == 8:
+                walk(p, const, memory, columns, ids, 8, states, count)
+            else:
+                walk(p, const, memory, columns, ids, 4, states, count)
+
+        return fold_rows
+
+
+def make_fold_kernel(loops: _Loops, k: int):
+    """``kernel(p, begin, end)``, for one unit: pass k, what it gives, and the finish if it is last.
+
+    All rows are walked by one thread: there is no order of additions but theirs.
+    """
+    formula, element, operands = loops.formula, loops.element, loops.operands
+    step, known, is_last = formula.passes[k], loops.known_before(k), k == len(formula.passes) - 1
+    bound = BoundPass(formula, step, element, operands, known)
+    table, rows, before = loops.table, loops.rows, len(known) - 1
+    counts_rows = loops.counts and k == 0
+    fold_rows = loops.make_fold(step, bound, before, counts_rows)
+    folds, size = fold_rows is not None, bound.fold.size if bound.fold else 0
+    begin_state = bound.begin if bound.fold else None
+    read_known = table.read(0, before, known=True)
+    read_state, write_state = table.read(before, size), table.write(before, size)
+    write_known, close = table.write(before, bound.gives), bound.close
+    fetch_rows, put, memory_of = rows.fetch_rows, rows.put, loops.memory_of
+    these, here, counts, side = loops.these, loops.here, loops.counts, loops.side
+    lists = loops.lists
+    finishes, finish = is_last and formula.finish is not None, None
+    if finishes:
+        outputs = len(operands.outputs)
+        after = (*known, *step.names)
+        finish = per_row(formula.finish, primitives_for(element), operands.row, after, (), outputs)
+
+    @inner
+    def begun(const, memory, columns, segments, states, count):
+        listed = lists()
+        for s in range(0, segments, side):
+            these(listed, s, segments)
+            if size > 0:
+                write_state(states, listed, begin_state(const, fetch_rows(memory, columns, listed)))
+            if counts_rows:
+                for r in range(s, least(s + side, segments)):
+                    set_word(count, r, 0)
+
+    @inner
+    def closed(const, memory, columns, segments, states, count):
+        listed = lists()
+        for s in range(0, segments, side):
+            these(listed, s, segments)
+            row, known = fetch_rows(memory, columns, listed), read_known(states, listed)
+            state = read_state(states, listed) if size > 0 else no_vectors()
+            now = here(const, count, listed)
+            found = close(now, row, known, state)
+            if finishes:
+                put(memory, columns, listed, finish(now, row, found, no_vectors()))
+            else:
+                write_known(states, listed, found)
+
+    def kernel(p, begin, end):
+        const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
+        segments = word(p, NUM_SEGMENTS)
+        count, states = _places_of(p, counts)
+        begun(const, memory, columns, segments, states, count)
+        if folds:
+            fold_rows(p, const, memory, columns, states, count)
+        closed(const, memory, columns, segments, states, count)
+
+    return kernel
+
+
+def make_lift_kernel(loops: _Loops, k: int):
+    """``kernel(p, begin, end)`` over rows: what pass k folds, beside the table."""
+    formula, element, operands = loops.formula, loops.element, loops.operands
+    known = loops.known_before(k)
+    bound = BoundPass(formula, formula.passes[k], element, operands, known)
+    lift = bound.fold.lift
+    compute = _make_rows(loops, loops.table.read(0, len(known) - 1, known=True))
+    store = loops.rows.put_beside()
+
+    @inlined
+    def put(memory, columns, made, n, left, values):
+        store(made, n, left, values)
+
+    return compute(lift, put, clears=False)
+
+
+def make_apply_kernel(loops: _Loops):
+    """``kernel(p, begin, end)`` over rows: each by itself, and by what is known of its segment.
+
+    That is in the table, if there is a pass that folds; zeros where a row belongs to no segment.
+    """
+    formula, element, operands = loops.formula, loops.element, loops.operands
+    known = loops.known_before(len(formula.passes))
+    primitives, outputs = primitives_for(element), len(operands.outputs)
+    full, apply_from = operands.full, formula.apply
+    if reads_lifted(formula):
+        full, apply_from = (*full, LIFTED_NAME), formula.from_lifted
+    apply = per_element(apply_from, primitives, full, operands.row, known, outputs)
+    put_next = loops.rows.put_next
+
+    @inlined
+    def put(memory, columns, made, n, left, values):
+        put_next(memory, columns, n, left, values)
+
+    read_known = None
+    if loops.counts or any(step.monoid for step in formula.passes):
+        read_known = loops.table.read(0, len(known) - 1, known=True)
+    return _make_rows(loops, read_known, reads_lifted(formula))(apply, put, clears=True)
+
+
+def _make_rows(loops: _Loops, read_known, with_lifted=False):
+    """``make(function, put, clears)`` of a kernel over rows, each taken by itself.
+
+    Without ``read_known`` what a formula asks for follows from operands of the segment alone.
+    What was made of a row to be folded may be read ``with_lifted``, behind its operands.
+    """
+    fetch_next, fetch_beside = loops.rows.fetch_next, loops.rows.fetch_beside()
+
+    @inlined
+    def fetch(memory, columns, made, n, left):
+        full = fetch_next(memory, columns, n, left)
+        return full + fetch_beside(made, n, left) if with_lifted else full
+
+    formula, element, operands = loops.formula, loops.element, loops.operands
+    fetch_rows = loops.rows.fetch_rows
+    memory_of, clear_row, side = loops.memory_of, make_clear_row(element), loops.side
+    lists, counts, in_table = loops.lists, loops.counts, read_known is not None
+    known_of = _known_by_table(read_known) if in_table else _known_by_itself
+    if not in_table:
+        for k, step in enumerate(formula.passes):
+            bound = BoundPass(formula, step, element, operands, loops.known_before(k))
+            known_of = _closed(known_of, bound.close)
+
+    @inlined
+    def list_sized(ids, size, first, after, segments, listed):
+        inside = 0
+        for n in range(first, after):
+            s = id_from(ids[0] + n * ids[1], size)
+            there = is_below(s, segments)
+            set_word(listed, n - first, s if there else 0)
+            inside += there
+        return inside
+
+    @inner
+    def list_segments(ids, first, after, segments, listed):
+        """The segments of rows, the first in the place of those outside; how many are inside.
+
+        The last one stands for those that the last lanes lack, as the last row does.
+        """
+        inside = 0
+        if ids[2] == 8:
+            inside = list_sized(ids, 8, first, after, segments, listed)
+        else:
+            inside = list_sized(ids, 4, first, after, segments, listed)
+        for k in range(after - first, after - first + side - 1):
+            set_word(listed, k, word(listed, after - first - 1))
+        return inside
+
+    @inner
+    def clear_outside(p, first, after, ids, segments):
+        for n in range(first, after):
+            if not is_below(_id_at(ids, n), segments):
+                clear_row(p, n)
+
+    def make(function, put, clears):
+        def kernel(p, begin, end):
+            const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
+            segments, listed, ids = word(p, NUM_SEGMENTS), lists(), _ids_of(p)
+            states = _places_of(p, counts)[1] if in_table else 0
+            made = word(p, LIFTED)
+            if segments == 0:
+                if clears:
+                    clear_outside(p, begin, end, ids, segments)
+                return
+            for first in range(begin, end, BLOCK):
+                after = least(first + BLOCK, end)
+                inside = list_segments(ids, first, after, segments, listed)
+                for n in range(first, after, side):
+                    by, left = listed + 8 * (n - first), after - n
+                    full = fetch(memory, columns, made, n, left)
+                    own = fetch_rows(memory, columns, by)
+                    found = known_of(const, own, states, by)
+                    values = function(counting(0, 0), const, full, own, found)
+                    put(memory, columns, made, n, left, values)
+                if clears and inside < after - first:
+                    clear_outside(p, first, after, ids, segments)
+
+        return kernel
+
+    return make
 
 
 @inlined
@@ -250,60 +358,12 @@ def _known_by_table(read):
     return known_of
 
 
-def make_apply_kernel(
-    formula: RowFormula, element: str, operands: Operands, pitch: int, dense: bool
+def make_kernel(
+    formula: RowFormula, element: str, operands: Operands, pitch: int, dense: bool, what: str
 ):
-    """``kernel(p, begin, end)`` over rows: each by itself, and by what is known of its segment.
-
-    That is in the table, if there is a pass that folds; zeros where a row belongs to no segment.
-    """
-    side = LANES // pitch
-    rows, table = Rows(operands, pitch, dense), Table(pitch, table_slots(formula))
-    fetch, fetch_rows, put = rows.fetch_next, rows.fetch_rows, rows.put_next
-    memory_of, clear_row = _make_memory(operands), make_clear_row(element)
-    counts = "extent" in names_read(formula)
-    in_table = counts or any(step.monoid for step in formula.passes)
-    known_of, known = _known_by_itself, ("",)
-    for step in formula.passes:
-        bound = BoundPass(formula, step, element, operands, known)
-        known_of, known = _closed(known_of, bound.close), (*known, *step.names)
-    if in_table:
-        known_of = _known_by_table(table.read(0, len(known) - 1, known=True))
-    primitives, outputs = primitives_for(element), len(operands.outputs)
-    apply = per_element(formula.apply, primitives, operands.full, operands.row, known, outputs)
-    lists_on_stack = stack(2 * LANES)
-
-    @inner
-    def clear_outside(p, first, after, ids, segments):
-        at, stride, size = ids
-        for n in range(first, after):
-            if not is_below(id_from(at + n * stride, size), segments):
-                clear_row(p, n)
-
-    def kernel(p, begin, end):
-        const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
-        at, stride, size = (word(p, IDS), word(p, ID_STRIDE), word(p, ID_SIZE))
-        segments, lists = word(p, NUM_SEGMENTS), lists_on_stack()
-        states = places_of(p, counts)[1] if in_table else 0
-        by = lists + 8 * LANES
-        if segments == 0:
-            clear_outside(p, begin, end, (at, stride, size), segments)
-            return
-        for n in range(begin, end, side):
-            inside = 0
-            for k in range(side):
-                row = least(n + k, end - 1)
-                s = id_from(at + row * stride, size)
-                there = is_below(s, segments)
-                set_word(lists, k, row)
-                set_word(by, k, s if there else 0)
-                inside += there
-            follow = n + side <= end
-            full = fetch(memory, columns, lists, follow)
-            own = fetch_rows(memory, columns, by)
-            found = known_of(const, own, states, by)
-            put(memory, columns, lists, follow, apply(counting(0, 0), const, full, own, found))
-            if inside < side:
-                clear_outside(p, n, least(n + side, end), (at, stride, size), segments)
-
-    return kernel
+    """The kernel of a phase: ``"fold 0"``, ``"lift 1"`` or ``"apply"``."""
+    loops = _Loops(formula, element, operands, pitch, dense)
+    name, *k = what.split()
+    if name == "fold":
+        return make_fold_kernel(loops, int(k[0]))
+    return make_lift_kernel(loops, int(k[0])) if name == "lift" else make_apply_kernel(loops)
