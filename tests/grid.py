@@ -14,7 +14,15 @@ from cells import ELEMENTS, OPS
 from pullback.core import parse
 from pullback.core.declare import REQUIRED
 from pullback.formulas.bind import primitives_of
-from pullback.formulas.record import RowFormula, ScanFormula, is_pointwise
+from pullback.formulas.record import (
+    RowFormula,
+    ScanFormula,
+    in_doubles,
+    is_pointwise,
+    names_read,
+    reads_neighbours,
+    repeats,
+)
 from pullback.tools.case import Case, cuts
 from pullback.tools.choices import chosen, pairwise, selectors
 
@@ -25,10 +33,6 @@ EVERY = [
     for name, op in OPS.items()
     if op.direction == direction
 ]
-
-# What a loop nest does with memory depends neither on the formula nor, but for reading and writing,
-# on the element type: each op shows it in float32, and one op of each loop nest (``MIXED``) in all.
-EVERY_NAME = set(OPS)
 
 # Lanes along the axis, lanes across columns, and (for reductions) axes that do not merge.
 ROWS, COLUMNS, BENT = (5, 21), (13, 11), (4, 3, 5)
@@ -107,73 +111,88 @@ def gives_everything(choice: dict[str, Any]) -> bool:
 
 def loop_nest(op: pb.Op) -> tuple[Any, ...]:
     """What the walk over memory depends on: the parts of the record, not what they compute."""
-    formula = op.record(element="f32")
-    shape = is_segmented(op), len(op.writes), type(formula)
+    formula = in_doubles(op.record(element="f32"), "f32")
+    asks = frozenset(names_read(formula) & {"index", "first"}), reads_neighbours(formula)
+    shape = is_segmented(op), len(op.writes), type(formula), *asks
     if isinstance(formula, RowFormula):
-        return *shape, sum(p.monoid is not None for p in formula.passes), formula.finish is None
+        folds = [step.monoid for step in formula.passes if step.monoid]
+        ways = {(monoid.selects, monoid.brief is not None) for monoid in folds}
+        return *shape, len(folds), frozenset(ways), repeats(formula), formula.finish is None
     parts = (formula.prefix, formula.start, formula.end, formula.quiet, formula.scaled)
     return *shape, formula.inclusive, tuple(p is not None for p in parts)
 
 
-def one_of_each_loop_nest() -> set[str]:
-    """One op for each way to walk columns that do not lie packed, which "mixed" brings about.
+# One op of each loop nest. A kernel takes half a second to compile, and what it does with strides,
+# threads and pieces does not depend on what the formula computes: an example shows it for the
+# others. Nor do strides depend on the element type, but for reading and writing: beside float32 an
+# example shows them in one type, by turns.
+EXAMPLES = sorted({loop_nest(op): op.name for op in reversed(OPS.values())}.values())
+_NESTS = {loop_nest(OPS[name]) for name in EXAMPLES}
+_OTHER = {name: ("f64", "f16", "bf16")[k % 3] for k, name in enumerate(EXAMPLES)}
+_NARROW = {name: ("f16", "bf16")[k % 2] for k, name in enumerate(EXAMPLES)}
 
-    A kernel takes a second to compile, and what it does with strides does not depend on the
-    formula.
+
+def is_example(op: pb.Op) -> bool:
+    """Whether an op shows its loop nest for others; one added at run time may have a new one."""
+    return op.name in EXAMPLES or loop_nest(op) not in _NESTS
+
+
+def shows(op: pb.Op, element: str, walk: str) -> bool:
+    """Whether an op shows a walk over memory in an element type.
+
+    Rows that lie packed, every op in every type. Columns are the same sums in an order of their
+    own, which float64 shows; in float32 some are computed on other lanes. What strides do is the
+    loop nest's, and so is reading and writing a narrow element across columns.
     """
-    return set({loop_nest(op): op.name for op in reversed(OPS.values())}.values())
-
-
-MIXED = one_of_each_loop_nest()
-
-
-def shows_mixed(op: pb.Op) -> bool:
-    return op.name in MIXED or loop_nest(op) not in {loop_nest(OPS[n]) for n in MIXED}
-
-
-def has_columns(op: pb.Op, element: str) -> bool:
-    """Whether an op shows the walk across columns in an element type.
-
-    Its kernels take the longest to compile. float64 shows every change of order in them; what they
-    do with narrow elements is the loop nest's. An op added at run time always does.
-    """
-    is_shown = element in ("f32", "f64") or op.name in MIXED
-    return is_shown or op.name not in EVERY_NAME
+    if walk == "rows" or element == "f32":
+        return walk != "bent" or is_example(op)
+    if walk == "columns":
+        return element == "f64" or (is_example(op) and element == _NARROW.get(op.name, "bf16"))
+    return is_example(op) and walk == "strided" and element == _OTHER.get(op.name, "bf16")
 
 
 def places(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], Any]]:
-    """Shapes and axes that reach each loop nest."""
+    """Shapes and axes that reach each walk of a loop nest."""
     if is_segmented(op):
         return [(ROWS, 0), ((14, 9), 0)]
-    bent = [(BENT, (0, 2))] if has_axes(op) and element == "f32" else []
-    columns = [(COLUMNS, 0)] if has_columns(op, element) else []
+    bent = [(BENT, (0, 2))] if has_axes(op) and shows(op, element, "bent") else []
+    columns = [(COLUMNS, 0)] if shows(op, element, "columns") else []
     return [(ROWS, -1), *columns, *bent]
 
 
-def spots(op: pb.Op, element: str) -> Iterator[tuple[dict[str, Any], tuple[tuple[int, ...], Any]]]:
+Place = tuple[tuple[int, ...], Any]
+
+
+def spots(op: pb.Op, element: str) -> Iterator[tuple[dict[str, Any], Place]]:
     """Choices of an op, each with a shape and an axis.
 
-    A selection on a loop nest is a kernel of its own, a second to compile. The usual one is taken
-    everywhere; of the others every two choices occur together, and each with every loop nest. They
+    A selection on a loop nest is a kernel of its own, half a second to compile. The usual one is
+    taken everywhere; of the others every two choices occur together, on loop nests by turns. They
     are no different in another element type: there, one with every operand that may be left out
-    has to do, on loop nests by turns.
+    has to do, for an example or where another formula is computed.
     """
     where = places(op, element)
     usual, *others = variants(op)
     yield from ((usual, place) for place in where)
     if element == "f32":
-        for choice in pairwise({**choices(op), "place": where}):
-            place = choice.pop("place")
-            if choice != usual:
-                yield choice, place
+        for k, choice in enumerate(others):
+            # A row walked from its end is a kernel more; columns are not.
+            columns = [p for p in where if p[0] == COLUMNS] if choice.get("reverse") else []
+            yield choice, (columns or where)[k % len(columns or where)]
         return
-    whole = False
+    whole = not is_example(op) and not has_another_formula(op, element)
     for choice in others:
         if selects_as_usual(op, choice):
             yield from ((choice, place) for place in where)
         elif gives_everything(choice) and not whole:
             whole = True
             yield choice, where[ELEMENTS.index(element) % len(where)]
+
+
+def has_another_formula(op: pb.Op, element: str) -> bool:
+    """Whether an element type is computed by another record than float32."""
+    own, usual = (in_doubles(op.record(element=e), e) for e in (element, "f32"))
+    return own is not usual
 
 
 def shapes(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], object, str]]:
@@ -183,21 +202,27 @@ def shapes(op: pb.Op, element: str) -> list[tuple[tuple[int, ...], object, str]]
             ((0, 5), 0, "empty"), ((7, 0), 0, "empty"),
         ]  # fmt: skip
         # Few columns are kernels of their own, which have the bytes of many in float32.
-        return some + [((1, 1), 0, "rank 2")] * (element == "f32")
-    many: list[tuple[tuple[int, ...], object, str]] = [
-        ((), -1, "rank 0"), ((1,), 0, "rank 1"), ((9,), 0, "rank 1"), ((0,), 0, "empty"),
-        ((3, 0), 0, "empty"), ((0, 3), 1, "empty"), ((2, 3, 4), 1, "rank 3"),
-        ((2, 1, 3, 2, 9), 2, "rank 5"), (RANK_64, 20, "rank 64"), (RANK_64, -13, "rank 64"),
+        narrow = element == "f32" and is_example(op)
+        return some + [((1, 1), 0, "rank 2")] * narrow
+    many: list[tuple[tuple[int, ...], object, str, str]] = [
+        ((), -1, "rank 0", "rows"), ((1,), 0, "rank 1", "rows"), ((9,), 0, "rank 1", "rows"),
+        ((0,), 0, "empty", "rows"), ((3, 0), 0, "empty", "rows"), ((0, 3), 1, "empty", "rows"),
+        ((2, 3, 4), 1, "rank 3", "strided"), ((2, 1, 3, 2, 9), 2, "rank 5", "columns"),
+        (RANK_64, 20, "rank 64", "columns"), (RANK_64, -13, "rank 64", "rows"),
     ]  # fmt: skip
     if has_axes(op):
         many += [
-            ((), None, "rank 0"), ((2, 3, 4), None, "all axes"), ((2, 3, 4), (), "no axes"),
-            ((2, 3, 4), (1, 2), "merging axes"), ((4, 3, 9), (0, 1), "merging axes"),
-            ((2, 0, 3), (0, 1), "empty"), (RANK_64, None, "rank 64"),
+            ((), None, "rank 0", "rows"), ((2, 3, 4), None, "all axes", "rows"),
+            ((2, 3, 4), (), "no axes", "columns"), ((2, 3, 4), (1, 2), "merging axes", "rows"),
+            ((4, 3, 9), (0, 1), "merging axes", "columns"), ((2, 0, 3), (0, 1), "empty", "bent"),
+            (RANK_64, None, "rank 64", "rows"), ((4, 3, 9), (2, 0), "bent axes", "bent"),
+            ((2, 3, 2, 3, 2), (0, 2, 4), "bent axes", "bent"),
         ]  # fmt: skip
-        if element == "f32":
-            many += [((4, 3, 9), (2, 0), "bent axes"), ((2, 3, 2, 3, 2), (0, 2, 4), "bent axes")]
-    return [(shape, axis, edge) for shape, axis, edge in many if len(shape) <= MOST]
+    return [
+        (shape, axis, edge)
+        for shape, axis, edge, walk in many
+        if len(shape) <= MOST and shows(op, element, walk)
+    ]
 
 
 def is_defined(case: Case, kind: str) -> bool:
@@ -218,7 +243,11 @@ def value_cases(op: pb.Op, element: str) -> Iterator[tuple[Case, str, str]]:
     base = default(op, element)
     for (choice, (shape, axis)), kind in product(spots(op, element), KINDS):
         # A row walked from its end is a kernel more; columns are not.
-        if choice.get("reverse") and element in ("f16", "bf16") and shape == ROWS:
+        if choice.get("reverse") and shape == ROWS and not shows(op, element, "strided"):
+            continue
+        # Rows in order and rows in any order are kernels by themselves.
+        by_turns = is_segmented(op) and not shows(op, element, "strided")
+        if by_turns and choice["is_sorted"] != (element == "f16"):
             continue
         yield chosen(base, choice).but(shape=shape, axis=axis), kind, kind
     for shape, axis, edge in shapes(op, element):

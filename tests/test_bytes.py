@@ -21,18 +21,18 @@ from cells import (
 )
 from grid import (
     EVERY,
-    MIXED,
     default,
     gives_everything,
     has_axes,
-    has_columns,
+    is_example,
     is_segmented,
-    shows_mixed,
+    shows,
     variants,
 )
 from machines import assume
 from pullback.core.declare import Op, Role, Type
 from pullback.cpu import launch
+from pullback.cpu.words import LANES
 from pullback.formulas.record import ScanFormula
 from pullback.tools.case import Case
 from pullback.tools.choices import chosen
@@ -44,8 +44,10 @@ PLACES = [((9, 3, 70), -1), ((70, 3, 9), 0)]
 
 
 def layouts(case: Case) -> list[str]:
-    mixed = case.element == "f32" and shows_mixed(case.op)
-    return [name for name in LAYOUTS if name != "mixed" or mixed]
+    """All of them, for an example of a loop nest; for other ops those that a step shows."""
+    if not is_example(case.op):
+        return ["C", "Fortran", "transposed", "sliced"]
+    return [name for name in LAYOUTS if name != "mixed" or case.element == "f32"]
 
 
 def places(op: Op, element: str) -> list[Case]:
@@ -59,7 +61,7 @@ def places(op: Op, element: str) -> list[Case]:
         del some[1:]
     # How memory is walked depends on the loop nest: one op shows for the others what a direction,
     # bent axes and every operand that may be left out do to it.
-    if op.name not in MIXED:
+    if not is_example(op):
         return some
     if op.parameter("reverse") and element in ("f32", "f64"):
         some += [case.but(reverse=True) for case in some]
@@ -74,10 +76,9 @@ def describe(case: Case, what: str) -> str:
     return f"{case}: other bytes {what}"
 
 
-# Every op in float32; one op of each loop nest in float64 as well, and in float16 or bfloat16 by
-# turns, which differ in how an element is read and written alone.
-NARROW = {name: ("bf16", "f16")[k % 2] for k, name in enumerate(sorted(MIXED))}
-SHOWN = [(n, e) for n, e in EVERY if e == "f32" or (n in MIXED and e in ("f64", NARROW[n]))]
+# Every op in float32; one op of each loop nest in another type, too, which differ in how an element
+# is read and written alone.
+SHOWN = [(n, e) for n, e in EVERY if shows(OPS[n], e, "strided")]
 
 
 @pytest.mark.parametrize(("name", "element"), SHOWN)
@@ -90,28 +91,17 @@ def test_layouts(name, element):
             for output in base:
                 assert same_bytes(result[output], base[output]), describe(case, f"in {layout}")
             cover(case, layout, "layout")
-        check_every_operand_differently(case, given, base)
-        check_broadcast(case, given)
-
-
-def layouts_of_operands(case: Case) -> list[str]:
-    """Layouts to give to one operand each.
-
-    Operands whose axes lie in different orders are walked by columns that are not packed, whose
-    kernels are the slowest to compile. That walk is shown in every element type for an op of each
-    loop nest (``MIXED``): what it does with strides depends on the loop nest, how it reads and
-    writes elements on their type. The others have operands that lie in one order, with steps and
-    signs of their own.
-    """
-    if shows_mixed(case.op):
-        return layouts(case)
-    return ["C", "sliced", "negative"]
+        # Operands whose axes lie in different orders, and columns of one number, are walked by
+        # columns that are not packed, whose kernels are the slowest to compile.
+        if is_example(case.op) or case.axes[-1] == len(case.shape) - 1:
+            check_every_operand_differently(case, given, base)
+            check_broadcast(case, given)
 
 
 def check_every_operand_differently(case, given, base):
     """Each operand in a layout of its own, turn by turn."""
     names = [n for n in (*given, *case.outputs) if lies_anyhow(case, n)]
-    known = layouts_of_operands(case)
+    known = layouts(case) if is_example(case.op) else ["C", "sliced", "negative"]
     for turn in range(1, 4):
         picked = {n: known[(k * 2 + turn) % len(known)] for k, n in enumerate(names)}
         inputs = {
@@ -150,7 +140,8 @@ def check_broadcast(case, given):
 
 @pytest.mark.parametrize(("name", "element"), SHOWN)
 def test_function_equals_plan(name, element):
-    for case in places(OPS[name], element):
+    cases = places(OPS[name], element)
+    for case in cases if is_example(OPS[name]) else cases[:1]:
         given = quick_operands(case)
         planned = quick_run(case, given)
         called = case.results(given)
@@ -167,13 +158,16 @@ def test_function_equals_plan(name, element):
 
 @pytest.mark.parametrize(("name", "element"), SHOWN)
 def test_alone_or_in_a_batch(name, element):
-    """A row of a batch and the same row by itself; for segments, a column."""
+    """A row of a batch and the same row by itself; for segments, a column or a vector of them."""
+    few = 1 if is_example(OPS[name]) or not is_segmented(OPS[name]) else LANES
     for case in places(OPS[name], element):
         given = quick_operands(case)
         batch = quick_run(case, given)
         bound = () if case.is_pointwise else case.axes
-        part = tuple(slice(None) if a in bound else slice(1, 2) for a in range(len(case.shape)))
-        one = case.but(shape=tuple(n if a in bound else 1 for a, n in enumerate(case.shape)))
+        part = tuple(
+            slice(None) if a in bound else slice(1, 1 + few) for a in range(len(case.shape))
+        )
+        one = case.but(shape=tuple(n if a in bound else few for a, n in enumerate(case.shape)))
         alone = {n: a[part] if lies_anyhow(case, n) else a for n, a in given.items()}
         for whole, single in zip(batch, quick_run(one, alone), strict=True):
             assert same_bytes(np.ascontiguousarray(whole[part]), single), describe(case, "alone")
@@ -187,7 +181,7 @@ def test_in_place(name, element):
     """An output that is exactly an input of the same shape; extents beyond a block of a scan."""
     op = OPS[name]
     long = [default(op, element, (2, 1100))]
-    if has_columns(op, element):
+    if shows(op, element, "columns"):
         long.append(default(op, element, (1100, 9), 0))
     for case, layout in product(places(op, element) + long, ("C", "mixed")):
         if layout not in layouts(case):
@@ -248,9 +242,10 @@ def test_threads(name, element, monkeypatch):
         cases = [*cases, cases[0].but(shape=(3000, 70), segments=900)]
     else:
         some = [((37, 70), 1)]
-        if has_columns(op, element):
+        if shows(op, element, "columns"):
             some += [((520, 300), 0), ((1100, 9), 0)]
-        if element == "f32":  # few long rows are cut over threads, by kernels of their own
+        # Few long rows are cut over threads, by kernels of their own.
+        if element == "f32" and is_example(op):
             some += [((1, 40_000), 1), ((2, 9000), 1), ((3, 40_000), 1)]
         cases = cases[:2] + [default(op, element, shape, axis) for shape, axis in some]
     for case in cases:
@@ -268,7 +263,7 @@ def unaligned() -> list[tuple[str, str, tuple[int, int], int]]:
         (name, element, *place)
         for name, element in SHOWN
         if not is_segmented(OPS[name])
-        for place in rows + columns * has_columns(OPS[name], element)
+        for place in rows + columns * shows(OPS[name], element, "columns")
     ]
 
 
@@ -296,7 +291,8 @@ def test_threads_on_large_arrays(name):
     if is_segmented(op):
         cases = [default(op, "f32", (40_000, 40)).but(segments=9000)]
     else:
-        cases = [default(op, "f32", (3, 400_000)), default(op, "f32", (1500, 800), 0)]
+        long = (3, 400_000) if is_example(op) else (1500, 800)
+        cases = [default(op, "f32", long), default(op, "f32", (1500, 800), 0)]
     for case in cases:
         given = quick_operands(case)
         base = quick_run(case, given, threads=1)
@@ -385,7 +381,7 @@ def test_terms_that_plain_products_lose_leave_no_sign(form):
         assert same_bytes(alone, beside[row]), f"row {k}"
 
 
-@pytest.mark.parametrize("name", ["cumprod_backward", "cummax_backward", "prod_backward"])
+@pytest.mark.parametrize("name", ["cumprod_backward", "cummax_backward"])
 def test_one_row_cut_over_threads(name, monkeypatch):
     """A two-way scan of one long row is cut into parts, each from the totals on both sides."""
     assume(monkeypatch, l2=0)

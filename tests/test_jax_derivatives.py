@@ -71,18 +71,17 @@ def test_hessians_agree(name, order):
 
 def test_second_derivatives_of_products_with_zeros():
     """d²(abc)/da db = c also where a, b or both are zero."""
-    for x in ([2.0, 0.0, 3.0], [0.0, 0.0, 3.0], [0.0, 0.0, 0.0]):
-        a, b, c = x
-        expected = [[0.0, c, b], [c, 0.0, a], [b, a, 0.0]]
-        losses = (
-            pj.prod,
-            lambda v: pj.cumprod(v, axis=0)[-1],
-            lambda v: pj.prod(v, where=np.array([True, True, True])),
-            lambda v: pj.segment_prod(v[:, None], np.zeros(3, np.int64), 2)[0, 0],
-        )
-        for loss in losses:
-            for twice in (jax.hessian(loss), jax.jacrev(jax.jacrev(loss))):
-                np.testing.assert_array_equal(twice(np.array(x)), expected)
+    losses = (
+        pj.prod,
+        lambda v: pj.cumprod(v, axis=0)[-1],
+        lambda v: pj.prod(v, where=np.array([True, True, True])),
+        lambda v: pj.segment_prod(v[:, None], np.zeros(3, np.int64), 2)[0, 0],
+    )
+    for loss in losses:
+        for twice in (jax.jit(jax.hessian(loss)), jax.jit(jax.jacrev(jax.jacrev(loss)))):
+            for a, b, c in ((2.0, 0.0, 3.0), (0.0, 0.0, 3.0), (0.0, 0.0, 0.0)):
+                expected = [[0.0, c, b], [c, 0.0, a], [b, a, 0.0]]
+                np.testing.assert_array_equal(twice(np.array([a, b, c])), expected)
 
 
 def test_gradients_where_formulas_have_edges():
@@ -113,7 +112,7 @@ def test_forward_mode_and_second_order_where_formulas_have_edges():
         (lambda v: pj.logcumsumexp(v, axis=0)[-1], lows),
     ):
         for twice in (jax.hessian(loss), jax.jacrev(jax.jacrev(loss))):
-            np.testing.assert_array_equal(twice(x), np.zeros((3, 3)))
+            np.testing.assert_array_equal(jax.jit(twice)(x), np.zeros((3, 3)))
 
 
 @pytest.mark.parametrize(("name", "at"), in_turn(NAMES, 0, 1, -1))
@@ -258,10 +257,11 @@ def test_half_precision_in_forward_mode(name):
     shape, keywords = cases(name)[0]
     function = bind(name, keywords)
     arrays = inputs(name, shape, jnp.bfloat16)
-    value, tangent = jax.jvp(function, tuple(arrays), tuple(arrays))
+    value, tangent = jax.jit(lambda *a: jax.jvp(function, a, a))(*arrays)
     assert tangent.dtype == value.dtype == jnp.bfloat16
     doubles = tuple(a.astype(np.float64) for a in arrays)
-    expected = jax.jvp(bind(name, keywords, None), doubles, doubles)[1]
+    own = bind(name, keywords, None)
+    expected = jax.jit(lambda *a: jax.jvp(own, a, a)[1])(*doubles)
     # The output that tangents start from was rounded to bfloat16: some units in the last place.
     scale = np.max(np.abs(expected))
     np.testing.assert_allclose(np.float64(tangent), expected, atol=8 * 2**-8 * scale)

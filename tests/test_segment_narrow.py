@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cells import OPS, arrays_of, cover, outputs_for, same_bytes
-from grid import MIXED, default, is_segmented, variants
+from grid import EXAMPLES, default, is_segmented, variants
 from machines import assume
 from pullback.core.declare import Role
 from pullback.cpu import segment_launch
@@ -14,8 +14,7 @@ from pullback.tools.case import Case, cuts
 from pullback.tools.choices import chosen
 from quick_data import quick_operands, quick_run
 
-SEGMENTED = [n for n, op in OPS.items() if is_segmented(op)]
-SHOWN = [(n, "f32") for n in SEGMENTED] + [(n, "bf16") for n in SEGMENTED if n in MIXED]
+SEGMENTED = [n for n in EXAMPLES if is_segmented(OPS[n])]
 ROWS, WIDE, SEGMENTS = 300, 9, 150
 
 
@@ -33,7 +32,8 @@ def columns_of(arrays: dict[str, np.ndarray], part: slice) -> dict[str, np.ndarr
     return {n: a[:, part] if a.shape[1:] == (WIDE,) else a for n, a in arrays.items()}
 
 
-@pytest.mark.parametrize(("name", "element"), SHOWN)
+@pytest.mark.parametrize("element", ["f32", "bf16"])
+@pytest.mark.parametrize("name", SEGMENTED)
 def test_few_columns_have_the_bytes_of_many(name, element, monkeypatch):
     assume(monkeypatch, l2=0)
     for case in by_ids_and_offsets(name, element):

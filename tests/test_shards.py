@@ -27,13 +27,13 @@ def test_shards_begin_where_torch_puts_them(n: int, sizes: tuple[int, ...]) -> N
     assert (found[0], found[-1]) == (0, n)
 
 
-# Without kernels on the disk a script compiles those of all ops.
+# Without kernels on the disk a script compiles those of its ops.
 COLD = 1200
 no_fork = pytest.mark.skipif(sys.platform == "win32", reason="processes are forked")
 
 
 @no_fork
-def test_every_op_on_dtensors() -> None:
+def test_ops_on_dtensors() -> None:
     pytest.importorskip("torch.distributed.tensor")
     script = "import shards_torch; shards_torch.main()"
     assert "compiled: same bytes" in run_script(script, flags=(), seconds=COLD)
@@ -55,7 +55,7 @@ def test_axes_on_a_mesh_of_two_dimensions() -> None:
     assert run_script(script, flags=(), seconds=COLD).count("same bytes") == 4
 
 
-def test_every_op_on_sharded_jax_arrays() -> None:
+def test_ops_on_sharded_jax_arrays() -> None:
     pytest.importorskip("jax")
     printed = run_script("import shards_jax; shards_jax.main()", flags=(), seconds=COLD)
     assert printed.count("same bytes") == 5

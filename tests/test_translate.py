@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from pullback.cpu.codegen.functions import inner
+from pullback.cpu.codegen.functions import inlined, inner
 from pullback.cpu.codegen.memory import room_for, set_word, word
 from pullback.cpu.emit import object_code
 from pullback.cpu.loader import Code, caller_machine
@@ -108,6 +108,48 @@ def test_loops(limit, skipped):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("pair", PAIRS)
+def test_tuples(pair):
+    assert native(tuples, 2)(*pair) == in_python(*pair)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("pair", [(0, 10), (-4, 3), (5, 5), (7, 2), (1, 40)])
+def test_ranges(pair):
+    assert native(ranges, 2)(*pair) == ranges.function(*pair)
+
+
+@pytest.mark.quick
+def test_a_division_by_zero_is_one_by_one():
+    assert native(no_division_ends_the_process, 2)(7, 0) == 7
+
+
+@pytest.mark.quick
+def test_no_value_is_zero():
+    found = native(nothing_at_the_end, 1)
+    assert [found(a) for a in (1, 2, -1, -9)] == [1, 0, 0, -9]
+
+
+@pytest.mark.quick
+def test_a_source_that_was_edited_is_refused(tmp_path):
+    path = tmp_path / "edited.py"
+    path.write_text("def f(a):\n    return a + 1\n")
+    found = {}
+    exec(compile(path.read_text(), str(path), "exec"), found)
+    path.write_text("def f(a):\n    return a - 1\n")
+    with pytest.raises(TypeError, match=r"edited\.py has changed since it was imported"):
+        object_code(found["f"], caller_machine())
+
+
+@pytest.mark.quick
+def test_without_a_source_it_is_said_what_is_missing():
+    found = {}
+    exec(compile("def f(a):\n    return a\n", "nowhere.py", "exec"), found)
+    with pytest.raises(TypeError, match=r"nowhere\.py, to be compiled, cannot be read"):
+        object_code(found["f"], caller_machine())
+
+
+@pytest.mark.quick
 def test_memory():
     words = array("q", (3, 1, 8, 2))
     find = native(first_above, 3)
@@ -122,6 +164,65 @@ def test_what_is_not_needed_is_not_computed():
     assert native(decides_early, 2)(0, 0) == 0
 
 
+@inlined
+def larger_by(step, pair):
+    """``step`` is known where it is called with a number, which decides at once."""
+    if step is None:
+        return pair
+    first, second = pair
+    return first + step, second + step
+
+
+@inner
+def swapped(pair, nothing):
+    first, second = pair
+    if first > second:
+        return second, first
+    return first, second
+
+
+@inner
+def tuples(a, b):
+    low, high = swapped(larger_by(THREE, (a, b)), (None, None))
+    same = larger_by(None, (low, high))
+    total = 0
+    for weight, value in ((1, same[0]), (10, same[-1])):
+        total += weight * value
+    return total + len(same) * 1000
+
+
+def in_python(a, b):
+    low, high = sorted((a + THREE, b + THREE))
+    return low + 10 * high + 2000
+
+
+@inner
+def ranges(first, last):
+    total = 0
+    for k in range(first, last, THREE):
+        total += k
+    for k in range(last, first, -2):
+        total -= k
+    step = THREE - 1
+    for k in range(first, last, step + first * 0):
+        total = total ^ k << 1
+    return total if -10 < total <= last else ~total
+
+
+@inner
+def no_division_ends_the_process(a, b):
+    return a // b + a % b
+
+
+@inner
+def nothing_at_the_end(a):
+    if a > 0:
+        return a == 1
+    if a < -5:
+        return a
+    return None
+
+
 def floats(a):
     return a * 0.5
 
@@ -134,9 +235,34 @@ def unknown(a):
     return print(a)
 
 
+def of_two_lengths(a):
+    pair = (a, a)
+    pair = pair + pair[:1]
+    return pair[0]
+
+
+def bool_and_integer(a):
+    found = a == 1
+    if found:
+        found = a
+    return found
+
+
+def by_keyword(a):
+    return swapped(pair=(a, a))
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize(
-    ("function", "part"), [(floats, "0.5"), (many, "[a]"), (unknown, "print(a)")]
+    ("function", "part"),
+    [
+        (floats, "0.5"),
+        (many, "[a]"),
+        (unknown, "print(a)"),
+        (of_two_lengths, "two types"),
+        (bool_and_integer, "two types"),
+        (by_keyword, "swapped(pair=(a, a))"),
+    ],
 )
 def test_anything_else_is_refused(function, part):
     with pytest.raises(TypeError) as refused:

@@ -1,5 +1,4 @@
-"""Runs ``triton_suite.py`` and ``triton_ops.py`` in processes of their own, interpreted where there
-is no GPU.
+"""Runs the tests of Triton kernels in processes of their own, interpreted where there is no GPU.
 
 Triton decides at import whether kernels are compiled or interpreted, so the suite cannot share a
 process with the tests that compile.
@@ -21,19 +20,19 @@ torch = pytest.importorskip("torch")
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("file", ["triton_ops.py", "triton_suite.py"])
-def test_in_the_interpreter(file):
-    run(file)
+@pytest.mark.parametrize("files", [("triton_suite.py",), ("triton_ops.py", "triton_plans.py")])
+def test_in_the_interpreter(files):
+    run(*files)
 
 
-def run(file: str) -> None:
-    """Run a file of tests in a process of its own."""
+def run(*files: str) -> None:
+    """Run files of tests in a process of their own."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     if not torch.cuda.is_available():
         environment["TRITON_INTERPRET"] = "1"
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
-        str(HERE / file),
+        *(str(HERE / file) for file in files),
     ]
     # One process takes one core: NumPy's and torch's own threads would fight for it.
     environment |= {"OMP_NUM_THREADS": "1", "PYTEST_ADDOPTS": ""}

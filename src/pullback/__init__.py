@@ -5,14 +5,23 @@ llvmlite, torch, JAX and Triton load when they are first needed, not here.
 
 from __future__ import annotations
 
-from .api.by_family import DESCRIPTORS, PLANS
+from importlib import import_module
+from typing import Any
+
 from .api.descriptors import Descriptor
-from .api.functions import FUNCTIONS
+from .api.functions import NAMED, function_named
 from .api.plan import Plan
 from .api.vjp import vjp
 from .core.catalog import catalog
 from .core.declare import Op
-from .core.families import BinaryKind, ReduceKind, ScanKind, SegmentKind, SoftmaxKind
+from .core.families import (
+    FACES,
+    BinaryKind,
+    ReduceKind,
+    ScanKind,
+    SegmentKind,
+    SoftmaxKind,
+)
 from .core.vocabulary import (
     BackendKind,
     ElementKind,
@@ -39,7 +48,12 @@ from .threads import get_num_threads, set_num_threads
 
 __version__ = "0.2.0"
 
-globals().update({**FUNCTIONS, **DESCRIPTORS, **PLANS})
+_BY_FAMILY = [
+    f"{face.stem}{way}{kind}"
+    for kind in ("Descriptor", "Plan")
+    for face in FACES
+    for way in ("", "Backward")
+]
 
 __all__ = [
     "BackendKind",
@@ -73,7 +87,22 @@ __all__ = [
     "set_num_threads",
     "set_precision",
     "vjp",
-    *DESCRIPTORS,
-    *PLANS,
-    *FUNCTIONS,
+    *_BY_FAMILY,
+    *NAMED,
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Functions, and descriptors and plans of families, when they are first asked for."""
+    if name in NAMED:
+        found: Any = function_named(name)
+    elif name in _BY_FAMILY:
+        found = getattr(import_module(".api.by_family", __name__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

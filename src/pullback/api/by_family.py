@@ -177,4 +177,4 @@ def _descriptors() -> Iterator[type[FamilyDescriptor]]:
 DESCRIPTORS = {made.__name__: made for made in _descriptors()}
 PLANS = {made.__name__: made for made in map(_plan, DESCRIPTORS.values())}
 # Where pickle finds them.
-globals().update(DESCRIPTORS)
+globals().update(DESCRIPTORS | PLANS)

@@ -6,11 +6,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..core.catalog import OPS
 from ..core.pair import pair_of
 from ..core.problem import parsed
 from ..errors import InvalidProblemError, UnsupportedError
-from .functions import FUNCTIONS
+from .functions import NAMED, function_named
 
 
 def vjp(
@@ -41,8 +40,8 @@ def vjp(
     >>> back(np.ones(3))
     array([ 1., 10.,  0.])
     """
-    op = OPS.get(getattr(function, "__name__", ""))
-    if op is None or FUNCTIONS.get(op.name) is not function or op.direction != "forward":
+    op = NAMED.get(getattr(function, "__name__", ""))
+    if op is None or function_named(op.name) is not function or op.direction != "forward":
         raise InvalidProblemError(
             f"function: expected a forward function of pullback, got {function!r}"
         )
@@ -59,7 +58,7 @@ def vjp(
     results = function(*arrays, **parameters)
     several = results if isinstance(results, tuple) else (results,)
     held = {**given, **dict(zip(op.outputs, several, strict=False))}
-    backward = FUNCTIONS[pair.backward.name]
+    backward = function_named(pair.backward.name)
     asked = inspect.signature(backward).parameters
     lead = held[op.inputs[0]]
     held |= {"shape": tuple(lead.shape), "num_inputs": lead.shape[0] if lead.shape else 0}

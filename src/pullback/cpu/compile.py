@@ -125,7 +125,9 @@ class Kernel:
         self.from_cache: bool = native.from_cache
 
 
-def _kept_or(key: str, function: Callable[[], Callable], machine: Callable[[], Any]) -> Native:
+def _kept_or(
+    key: str, function: Callable[[], Callable], machine: Callable[[], Any], level: int
+) -> Native:
     """What is on disk under a key, or what is made of a function for a machine."""
     identity = repr((key, source_digest(), *platform_tag()))
     folder = disk.folder_for(source_digest())
@@ -137,7 +139,7 @@ def _kept_or(key: str, function: Callable[[], Callable], machine: Callable[[], A
                 return Native(Code(kept), True)
         from .emit import object_code
 
-        code = object_code(function(), machine())
+        code = object_code(function(), machine(), level)
         if folder:
             disk.write(folder, identity, code)
         return Native(Code(code), False)
@@ -146,10 +148,10 @@ def _kept_or(key: str, function: Callable[[], Callable], machine: Callable[[], A
 def compile_words(function: Inner, digest: str = "") -> Native:
     """The C function that a function of words is; ``digest`` of sources other than these."""
     key = f"{function.name}-{digest}-of-words"
-    return _kept_or(key, lambda: function.function, caller_machine)
+    return _kept_or(key, lambda: function.function, caller_machine, level=1)
 
 
 def compile_kernel(name: str, formula: Formula, make: Callable[[], Callable]) -> Kernel:
     """The kernel that ``make`` builds for a formula."""
     key = f"{name}-{formula_digest(formula)}"
-    return Kernel(name, _kept_or(key, make, target_machine))
+    return Kernel(name, _kept_or(key, make, target_machine, level=3))

@@ -28,23 +28,23 @@ def _garbage_left_for_later() -> Iterator[None]:
 
 
 @_garbage_left_for_later()
-def object_code(function: Callable[..., Any], machine: Any) -> bytes:
-    """The object file of a C function of words, for a CPU."""
+def object_code(function: Callable[..., Any], machine: Any, level: int = 3) -> bytes:
+    """The object file of a C function of words, for a CPU, optimised up to a level."""
     made = Module(function.__name__)
     made.module.data_layout = str(machine.target_data)
     made.entry(function)
     module = llvm.parse_assembly(str(made.module))
-    optimise(module, machine)
+    optimise(module, machine, level)
     code: bytes = machine.emit_object(module)
     return code
 
 
-def optimise(module: Any, machine: Any) -> None:
+def optimise(module: Any, machine: Any, level: int) -> None:
     """Send LLVM code through LLVM's passes, but for those that would make vectors of loops.
 
     What is worth it is in vectors already.
     """
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = options.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, options)
     builder.getModulePassManager().run(module, builder)

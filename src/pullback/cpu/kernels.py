@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from ..core.declare import Op, Role
-from ..formulas.record import RowFormula, ScanFormula, in_doubles
+from ..formulas.record import RowFormula, ScanFormula, in_doubles, names_read
 from .compile import Kernel, compile_kernel
 from .data import numbered
 from .layout import Schedule, Walk
@@ -115,6 +115,7 @@ def _make(key: KernelKey, part: Part) -> Callable:
         types=dict(key.types),
         ends=key.ends,
         singles=key.singles,
+        asked=names_read(formula),
     )
     if isinstance(formula, RowFormula):
         if part.step in STAGES:

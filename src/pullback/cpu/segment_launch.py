@@ -187,6 +187,7 @@ def kernel_for(key: SegmentKey) -> Kernel:
             key.written,
             packed=key.packed,
             types=dict(key.types),
+            asked=names_read(formula),
         )
         if key.lanes:
             what = "apply" if key.way == "pointwise" else key.way

@@ -12,7 +12,7 @@ import dask.array as da
 import numpy as np
 
 from ..api.arrange import borders
-from ..api.functions import FUNCTIONS, arguments, without_aliases
+from ..api.functions import arguments, function_named, without_aliases
 from ..core import parse
 from ..core.catalog import catalog
 from ..core.declare import Op, Operand, Role, Type
@@ -348,7 +348,7 @@ def make_function(op: Op) -> Callable[..., Any]:
 
 
 def _docstring(op: Op, function: Callable[..., Any], has_axis: bool) -> str:
-    lines = inspect.cleandoc(FUNCTIONS[op.name].__doc__ or "").splitlines()
+    lines = inspect.cleandoc(function_named(op.name).__doc__ or "").splitlines()
     tree = "\n\n``split_every`` summaries of chunks are gathered at a time." if has_axis else ""
     return f"{lines[0]}\n\nOf dask arrays, lazy; as ``pullback.{op.name}`` otherwise.{tree}"
 

@@ -213,11 +213,11 @@ def finished_segments(
 
 def called(op: str, names: Sequence[str], chunks: Sequence[Array], parameters: Any) -> Arrays:
     """An elementwise op on chunks of one shape."""
-    from ..api.functions import FUNCTIONS
+    from ..api.functions import function_named
     from ..core.catalog import OPS
 
     held = dict(zip(names, _all_aligned(chunks), strict=True))
-    result = FUNCTIONS[op](**held, **dict(parameters))
+    result = function_named(op)(**held, **dict(parameters))
     several = result if isinstance(result, tuple) else (result,)
     outputs = OPS[op].outputs
     return dict(zip(outputs, several, strict=False))

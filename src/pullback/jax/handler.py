@@ -17,9 +17,8 @@ import numpy as np
 from llvmlite import ir
 
 from ..cpu.codegen.functions import emitter, inner
-from ..cpu.codegen.lanes import I64
+from ..cpu.codegen.lanes import I32, I64
 from ..cpu.codegen.memory import (
-    I32,
     VOID,
     address_of,
     call,

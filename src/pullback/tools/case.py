@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..api.descriptors import Descriptor, parameters_of
-from ..api.functions import FUNCTIONS, make_function
+from ..api.functions import NAMED, function_named, make_function
 from ..api.plan import Plan
 from ..core import parse
 from ..core.catalog import OPS
@@ -50,7 +50,7 @@ def cuts(op: Op) -> tuple[Operand, ...]:
 @lru_cache(256)
 def function_of(op: Op) -> Any:
     """The function of an op, also of one that was registered at run time."""
-    return FUNCTIONS[op.name] if op.name in FUNCTIONS else make_function(op)
+    return function_named(op.name) if op.name in NAMED else make_function(op)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from ..codegen.functions import emitter
+from ..cpu.codegen.functions import emitter
 from ..cpu.codegen.lanes import I64
 from ..cpu.codegen.memory import set_word, word
 from ..cpu.compile import code_digest, compile_kernel

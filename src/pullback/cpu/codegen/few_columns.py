@@ -8,7 +8,6 @@ segments, is told by two lists of words.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from llvmlite import ir
 
@@ -178,6 +177,10 @@ class Rows:
         v.add_incoming(other, other_block)
         return v
 
+    def _near(self, builder, memory, n, o: int) -> ir.Value:
+        base, stride, _ = (words[o] for words in memory)
+        return builder.add(base, builder.mul(n, stride))
+
     def _fetch_next(self):
         """``fetch(memory, columns, n, left)``: rows from n on, as many of them as are left."""
         edges, operands = self._operands.edges, self._operands.full_at
@@ -186,12 +189,17 @@ class Rows:
         def fetch(builder, memory, columns, n, left):
             items = []
             for o in operands:
-                edge, numbers = edges[o], self._following(builder, n, left)
-                places = self._places(builder, memory, columns, numbers, o)
-                far = partial(self._read, builder, edge, places)
-                near = partial(edge.near, builder, places[0])
+
+                def far(o=o):
+                    numbers = self._following(builder, n, left)
+                    places = self._places(builder, memory, columns, numbers, o)
+                    return self._read(builder, edges[o], places)
+
+                def near(o=o):
+                    return edges[o].near(builder, self._near(builder, memory, n, o))
+
                 v = self._near_or_far(builder, left, near, far) if self._dense else far()
-                items.append(edge.widen(builder, v))
+                items.append(edges[o].widen(builder, v))
             return tuple(items) or (Edge.zero(),)
 
         return fetch
@@ -203,11 +211,17 @@ class Rows:
         @emitter
         def put(builder, memory, columns, n, left, values):
             for o, w in outputs:
-                edge, numbers = edges[o], self._following(builder, n, left)
-                places = self._places(builder, memory, columns, numbers, o)
+                edge = edges[o]
                 v = narrow(builder, values[w], edge.element, edge.native_half)
-                far = partial(self._write, builder, edge, places, v)
-                near = partial(edge.set_near, builder, places[0], v)
+
+                def far(o=o, v=v):
+                    numbers = self._following(builder, n, left)
+                    places = self._places(builder, memory, columns, numbers, o)
+                    self._write(builder, edges[o], places, v)
+
+                def near(o=o, v=v):
+                    edges[o].set_near(builder, self._near(builder, memory, n, o), v)
+
                 if self._dense:
                     self._near_or_far(builder, left, near, far)
                 else:
@@ -215,10 +229,9 @@ class Rows:
 
         return put
 
-    def _beside(self, builder, made, n, left) -> list:
-        """Where single float64 values of rows and columns are, beside a table."""
-        numbers = self._following(builder, n, left)
-        return [builder.add(made, builder.mul(k, I64(8 * self._pitch))) for k in numbers]
+    def _beside(self, builder, made, n) -> ir.Value:
+        """Where the float64 values of a row are, beside a table."""
+        return builder.add(made, builder.mul(n, I64(8 * self._pitch)))
 
     def fetch_beside(self):
         """``fetch(made, n, left)``: a float64 value of every column, of rows from n on."""
@@ -226,9 +239,13 @@ class Rows:
 
         @emitter
         def fetch(builder, made, n, left):
-            places = self._beside(builder, made, n, left)
-            far = partial(self._read, builder, edge, places)
-            near = partial(edge.near, builder, places[0])
+            def far():
+                numbers = self._following(builder, n, left)
+                return self._read(builder, edge, [self._beside(builder, made, k) for k in numbers])
+
+            def near():
+                return edge.near(builder, self._beside(builder, made, n))
+
             return (self._near_or_far(builder, left, near, far),)
 
         return fetch
@@ -239,9 +256,15 @@ class Rows:
 
         @emitter
         def put(builder, made, n, left, values):
-            places, (v,) = self._beside(builder, made, n, left), values
-            far = partial(self._write, builder, edge, places, v)
-            near = partial(edge.set_near, builder, places[0], v)
+            (v,) = values
+
+            def far():
+                numbers = self._following(builder, n, left)
+                self._write(builder, edge, [self._beside(builder, made, k) for k in numbers], v)
+
+            def near():
+                edge.set_near(builder, self._beside(builder, made, n), v)
+
             self._near_or_far(builder, left, near, far)
 
         return put

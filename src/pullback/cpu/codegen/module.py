@@ -22,8 +22,8 @@ class Module:
     def __init__(self, name: str):
         self.module = ir.Module(name)
         self.module.triple = llvm.get_process_triple()
-        # Functions of C that LLVM calls by itself, such as memcpy, are called by their addresses. The
-        # memory manager keeps room for these, and none for the tables of a call of a shorter reach.
+        # Functions of C that LLVM calls by itself, such as memcpy, are called by address: its
+        # loader keeps room for these, and none for the tables that a shorter call needs.
         by_address = self.module.add_metadata([I32(7), "RtLibUseGOT", I32(1)])
         self.module.add_named_metadata("llvm.module.flags", by_address)
         self._made: dict[Any, tuple[ir.Function, Value]] = {}
@@ -53,8 +53,6 @@ class Module:
             self._made[key] = self._define(function, values, name)
         made, result = self._made[key]
         found = builder.call(made, leaves(tuple(values)))
-        if result is None:
-            return None
         if not isinstance(found.type, ir.LiteralStructType):
             return like(result, iter([found]))
         parts = (builder.extract_value(found, k) for k in range(len(found.type.elements)))
@@ -73,11 +71,11 @@ class Module:
         ir.IRBuilder(entry).branch(begin)
         builder = ir.IRBuilder(begin)
         result = self._body(builder, function, like(tuple(values), iter(made.args)))
-        if result is None and not is_entry:
-            builder.ret_void()
-            return made, None
-        result = at_run_time(0 if result is None else result)
+        result = at_run_time(0 if is_entry and result is None else result)
         parts = leaves(result)
+        if not parts:
+            builder.ret_void()
+            return made, result
         returned = parts[0]
         if len(parts) != 1:
             returned = ir.LiteralStructType([p.type for p in parts])(ir.Undefined)
@@ -91,7 +89,9 @@ class Module:
 
 
 def _kinds(value: Value) -> Any:
-    return tuple(_kinds(v) for v in value) if isinstance(value, tuple) else str(value.type)
+    if isinstance(value, tuple):
+        return tuple(_kinds(v) for v in value)
+    return None if value is None else str(value.type)
 
 
 def _set_result(made: ir.Function, kind: ir.Type) -> None:

@@ -31,16 +31,6 @@ eight_doubles = stack(LANES)
 
 
 @emitter
-def constants(builder, p):
-    """Extent, correction, weight and the index of the first position, in every lane."""
-    count = len(CONSTANT_NAMES) + 1
-    edge = Edge("f64", plain_nan=True)
-    first = builder.add(p, I64(8 * CONSTANTS))
-    items = [edge.load_one(builder, builder.add(first, I64(8 * k))) for k in range(count)]
-    return tuple(items)
-
-
-@emitter
 def fence(builder):
     """Order what was written past the caches before whatever tells others that it is there."""
     builder.fence("seq_cst")
@@ -120,6 +110,24 @@ def _each_operand(name: str, parameters: str, expression: str, operands, tools):
     return inner(made[name])
 
 
+def _constants(asked: frozenset[str]):
+    """``constants(p)``: extent, data parameters, the index of the first position, in every lane.
+
+    None in the place of what no function asks for: it would be passed on from loop to loop.
+    """
+    edge, names = Edge("f64", plain_nan=True), (*CONSTANT_NAMES, "first")
+
+    @emitter
+    def constants(builder, p):
+        front = builder.add(p, I64(8 * CONSTANTS))
+        return tuple(
+            edge.load_one(builder, builder.add(front, I64(8 * k))) if name in asked else None
+            for k, name in enumerate(names)
+        )
+
+    return constants
+
+
 class Operands:
     """The operands of a kernel in the order of the parameter block: full, row, outputs.
 
@@ -129,6 +137,7 @@ class Operands:
     they are so in descending order, and then the first position comes in the last lane. ``types``
     are those of operands that do not have the op's element type; ``ends`` are the outputs that a
     scan writes at the end of a row. ``singles`` lets elements be computed on float32 lanes.
+    ``asked`` are the names that the formula's functions ask for.
     """
 
     def __init__(
@@ -145,8 +154,10 @@ class Operands:
         types: Mapping[str, str] | None = None,
         ends=(),
         singles=False,
+        asked=frozenset(),
     ):
         self.singles = singles
+        self.constants = _constants(asked)
         self.full, self.row, self.outputs = tuple(full), tuple(row), tuple(outputs)
         # A formula gives all outputs; only those at these positions are written.
         self.written = tuple(range(len(self.outputs))) if written is None else written

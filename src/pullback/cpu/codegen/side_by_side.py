@@ -40,6 +40,8 @@ def lanes_at(builder, group, k):
 @emitter
 def with_extents(builder, const, group):
     """The constants of formulas with the number of rows of each lane as the extent."""
+    if const[0] is None:
+        return const
     extent = builder.sitofp(_words(builder, group, COUNTS), DOUBLES)
     return (extent, *const[1:])
 

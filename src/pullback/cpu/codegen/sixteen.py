@@ -89,7 +89,7 @@ class InDoubles:
 
     def _function(self, module):
         function = self._made
-        if function is None:
+        if function is None or function.parent is not module:
             result = ir.LiteralStructType([DOUBLES] * self._outputs)
             kind = ir.FunctionType(result, [DOUBLES] * len(self._wanted))
             function = self._made = ir.Function(module, kind, module.get_unique_name(self._name))

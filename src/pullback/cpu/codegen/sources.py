@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
+import linecache
 import types
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 
 class RefusedError(TypeError):
@@ -14,9 +14,10 @@ class RefusedError(TypeError):
 
 
 @cache
-def _definitions(path: str) -> dict[tuple[str, int], tuple[types.CodeType, ast.FunctionDef]]:
+def _definitions(
+    path: str, text: str
+) -> dict[tuple[str, int], tuple[types.CodeType, ast.FunctionDef]]:
     """The functions of a file, by name and first line."""
-    text = Path(path).read_text(encoding="utf-8")
     tree = ast.parse(text, path)
     codes = {(c.co_name, c.co_firstlineno): c for c in _codes(compile(tree, path, "exec"))}
     found = {}
@@ -44,13 +45,17 @@ def definition_of(function: types.FunctionType) -> ast.FunctionDef:
         (node,) = ast.parse(text).body
         assert isinstance(node, ast.FunctionDef)
         return node
-    code = function.__code__
+    code, path = function.__code__, function.__code__.co_filename
+    text = "".join(linecache.getlines(path, function.__globals__))
+    if not text:
+        raise RefusedError(f"{function.__qualname__}: {path}, to be compiled, cannot be read")
     try:
-        read, node = _definitions(code.co_filename)[code.co_name, code.co_firstlineno]
-    except (OSError, KeyError, SyntaxError, UnicodeDecodeError) as error:
-        raise RefusedError(f"{function.__qualname__}: no source") from error
-    if read.co_code != code.co_code or read.co_names != code.co_names:
-        raise RefusedError(f"{function.__qualname__}: its source has changed")
+        read, node = _definitions(path, text)[code.co_name, code.co_firstlineno]
+        same = read.co_code == code.co_code and read.co_names == code.co_names
+    except (KeyError, SyntaxError):
+        same = False
+    if not same:
+        raise RefusedError(f"{function.__qualname__}: {path} has changed since it was imported")
     return node
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -35,8 +34,8 @@ def is_known(value: Value) -> bool:
 
 
 def at_run_time(value: Value) -> Value:
-    """A value as LLVM has it: known integers and bools become constants."""
-    if isinstance(value, ir.Value):
+    """A value as LLVM has it: known integers and bools become constants, None stays nothing."""
+    if value is None or isinstance(value, ir.Value):
         return value
     if isinstance(value, tuple):
         return tuple(at_run_time(v) for v in value)
@@ -51,20 +50,14 @@ def leaves(value: Value) -> list[ir.Value]:
     """The LLVM values in a value, in order."""
     if isinstance(value, tuple):
         return [leaf for v in value for leaf in leaves(v)]
-    return [value]
+    return [] if value is None else [value]
 
 
 def like(shape: Value, found: Iterator[ir.Value]) -> Value:
     """Other LLVM values in the tuples of a value."""
     if isinstance(shape, tuple):
         return tuple(like(s, found) for s in shape)
-    return next(found)
-
-
-def shape_key(value: Value) -> Any:
-    if isinstance(value, tuple):
-        return tuple(shape_key(v) for v in value)
-    return str(value.type)
+    return None if shape is None else next(found)
 
 
 # How a module translates the call of something that is known: a builder, what is called, values.
@@ -150,17 +143,13 @@ class Body:
 
     def _store(self, value: Value, places: Value) -> None:
         found, rooms = leaves(value), leaves(places)
-        if len(found) != len(rooms):
-            raise RefusedError(f"{self._function.__qualname__}: tuples of two lengths in one name")
+        kinds = [room.type.pointee for room in rooms]
+        if len(found) == len(rooms):
+            found = [self.word(v) if k == I64 else v for v, k in zip(found, kinds, strict=True)]
+        if [v.type for v in found] != kinds:
+            raise RefusedError(f"{self._function.__qualname__}: values of two types in one name")
         for leaf, room in zip(found, rooms, strict=True):
-            kind = room.type.pointee
-            self.builder.store(self._as(kind, leaf), room)
-
-    def _as(self, kind: ir.Type, value: ir.Value) -> ir.Value:
-        """A bool as an integer, or the other way, where the other is wanted."""
-        if kind == I1 and value.type == I64:
-            return self.builder.icmp_signed("!=", value, I64(0))
-        return self.word(value) if kind == I64 else value
+            self.builder.store(leaf, room)
 
     def _loaded(self, places: Value) -> Value:
         if places is None:
@@ -192,6 +181,7 @@ class Body:
             return
         if value is not None:
             value = at_run_time(value)
+            value = like(value, iter([self.word(v) for v in leaves(value)]))
             if self._result is None:
                 self._result = self._placed(value)
                 self._clear(self._result)
@@ -345,9 +335,9 @@ class Body:
 
     def of_Attribute(self, node: ast.Attribute) -> Value:
         value = self.value(node.value)
-        if isinstance(value, types.ModuleType):
-            return getattr(value, node.attr)
-        raise self.refused(node)
+        if isinstance(value, (ir.Value, tuple)):
+            raise self.refused(node)
+        return getattr(value, node.attr)
 
     def of_Tuple(self, node: ast.Tuple) -> Value:
         return tuple(self.value(v) for v in node.elts)

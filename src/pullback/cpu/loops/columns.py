@@ -22,7 +22,7 @@ from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import word
 from ..codegen.neighbours import fetch_across, neighbours_of
-from ..codegen.operands import Operands, constants, fence
+from ..codegen.operands import Operands, fence
 from ..codegen.passes import BoundPass
 from ..codegen.sixteen import Boxed
 from ..codegen.vectors import counting, no_vectors, stack, tuple_intrinsics
@@ -367,7 +367,7 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     output, item = operands.output_at[0], operands.edge.item
 
     def kernel(p, begin, end):
-        const = constants(p)
+        const = operands.constants(p)
         strides, steps = axis_strides(p), column_strides(p)
         widest, tiles, columns = word(p, TILE), word(p, TILES), word(p, COLUMNS)
         first_box = all_boxes()

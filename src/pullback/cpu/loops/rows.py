@@ -23,7 +23,7 @@ from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import word
 from ..codegen.neighbours import fetch_along, neighbours_of
-from ..codegen.operands import Operands, constants, fence
+from ..codegen.operands import Operands, fence
 from ..codegen.passes import BoundPass
 from ..codegen.single_calls import SingleCall, lift_call, single_call
 from ..codegen.sixteen import SIXTEEN as GROUP
@@ -401,7 +401,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
         write(box + 3 * size, 64, d)
 
     def kernel(p, begin, end):
-        const = constants(p)
+        const = operands.constants(p)
         strides = all_strides(p)
         extent = word(p, EXTENT)
         # Only a row that is still cached when its turn comes is worth asking for.
@@ -474,7 +474,7 @@ def _make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands
     fetch_rows = operands.fetch_rows
 
     def kernel(p, begin, end):
-        const = constants(p)
+        const = operands.constants(p)
         strides = all_strides(p)
         extent, blocks = word(p, EXTENT), word(p, BLOCKS)
         for unit in range(begin, end):

@@ -14,7 +14,7 @@ from ..codegen.block import again, least
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import set_word, word
-from ..codegen.operands import Operands, constants
+from ..codegen.operands import Operands
 from ..codegen.vectors import no_vectors, stack
 from ..codegen.watch import nothing_seen
 from ..words import (
@@ -54,7 +54,7 @@ def make_scan_columns_kernel(formula: ScanFormula, element: str, operands: Opera
     column_strides = operands.column_strides
 
     def kernel(p, begin, end):
-        const = constants(p)
+        const = operands.constants(p)
         strides, steps = all_strides(p), column_strides(p)
         widest, tiles, columns = word(p, TILE), word(p, TILES), word(p, COLUMNS)
         for unit in range(begin, end):

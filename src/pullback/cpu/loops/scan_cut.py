@@ -9,7 +9,7 @@ from ...formulas.record import ScanFormula
 from ..codegen.block import least
 from ..codegen.functions import inner
 from ..codegen.memory import word
-from ..codegen.operands import Operands, constants, fence
+from ..codegen.operands import Operands, fence
 from ..codegen.watch import nothing_seen
 from ..words import BLOCKS, PARTS, SCRATCH, UNITS
 from .scan_parts import SCAN_BLOCK
@@ -25,7 +25,7 @@ def make_prefix_totals_kernel(formula: ScanFormula, element: str, operands: Oper
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
-        const, strides, blocks = constants(p), strides_of(p), word(p, BLOCKS)
+        const, strides, blocks = operands.constants(p), strides_of(p), word(p, BLOCKS)
         planes = allocate()
         for unit in range(begin, end):
             addresses = addresses_of(p, unit // blocks)
@@ -51,7 +51,7 @@ def make_back_totals_kernel(formula: ScanFormula, element: str, operands: Operan
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
-        const, strides = constants(p), strides_of(p)
+        const, strides = operands.constants(p), strides_of(p)
         rows, blocks, parts = word(p, UNITS), word(p, BLOCKS), word(p, PARTS)
         planes = allocate()
         totals = word(p, SCRATCH) + 2 * rows * blocks * p_size * 8
@@ -87,7 +87,7 @@ def make_back_parts_kernel(formula: ScanFormula, element: str, operands: Operand
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
-        const, strides = constants(p), strides_of(p)
+        const, strides = operands.constants(p), strides_of(p)
         rows, blocks, parts = word(p, UNITS), word(p, BLOCKS), word(p, PARTS)
         planes = allocate()
         area = rows * blocks * p_size * 8
@@ -145,7 +145,7 @@ def make_scan_totals_kernel(formula: ScanFormula, element: str, operands: Operan
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
-        const = constants(p)
+        const = operands.constants(p)
         strides = strides_of(p)
         blocks, parts = word(p, BLOCKS), word(p, PARTS)
         counted = least(blocks, (parts - 1) * ((blocks + parts - 1) // parts))
@@ -168,7 +168,7 @@ def make_scan_parts_kernel(formula: ScanFormula, element: str, operands: Operand
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
-        const = constants(p)
+        const = operands.constants(p)
         strides = strides_of(p)
         blocks, parts = word(p, BLOCKS), word(p, PARTS)
         share = (blocks + parts - 1) // parts

@@ -17,7 +17,7 @@ from ..codegen.functions import inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import set_word, word
 from ..codegen.neighbours import fetch_along
-from ..codegen.operands import Operands, constants, fence
+from ..codegen.operands import Operands, fence
 from ..codegen.vectors import (
     counting,
     first_lanes,
@@ -391,7 +391,7 @@ def make_scan_rows_kernel(formula: ScanFormula, element: str, operands: Operands
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
-        const = constants(p)
+        const = operands.constants(p)
         strides = strides_of(p)
         for unit in range(begin, end):
             addresses = addresses_of(p, unit)
@@ -448,7 +448,7 @@ def _both_ways(scan: RowScan):
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
-        const, strides, blocks = constants(p), strides_of(p), word(p, BLOCKS)
+        const, strides, blocks = operands.constants(p), strides_of(p), word(p, BLOCKS)
         groups = (blocks + GROUP - 1) // GROUP
         planes = allocate()
         for unit in range(begin, end):

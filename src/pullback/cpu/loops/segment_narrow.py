@@ -13,7 +13,7 @@ from ..codegen.elementary import primitives_for
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import word
-from ..codegen.operands import Operands, constants
+from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
 from ..codegen.side_by_side import (
     SideBySide,
@@ -97,7 +97,7 @@ def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, toge
     scratch = stack(scratch_words(operands))
 
     def kernel(p, begin, end):
-        const, group, columns = constants(p), scratch(), word(p, NUM_COLUMNS)
+        const, group, columns = operands.constants(p), scratch(), word(p, NUM_COLUMNS)
         side = LANES // columns
         no_lanes(group, columns)
         after = start(p, begin)

@@ -11,7 +11,7 @@ from ..codegen.block import is_below, least
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import set_word, word
-from ..codegen.operands import Operands, constants
+from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
 from ..codegen.vectors import counting, no_vectors, stack
 from ..segment_words import (
@@ -101,7 +101,7 @@ def _make_segment(formula: RowFormula, element: str, operands: Operands, row_at)
     # A call of it took a tenth of the time, at two rows a segment.
     @inlined
     def compute(p, memory, segment, first, after, box):
-        const = with_extent(constants(p), after - first)
+        const = with_extent(operands.constants(p), after - first)
         span, boxes = (segment, first, after), (box, box + known_at, box + state_at)
         columns = word(p, NUM_COLUMNS)
         for left in range(0, columns, TILE):
@@ -203,7 +203,7 @@ def make_tiles_kernel(formula: RowFormula, element: str, operands: Operands):
                 fold_row(p, const, at, steps, left, width, box + s * size * pitch, pitch)
 
     def kernel(p, begin, end):
-        const, room = constants(p), scratch()
+        const, room = operands.constants(p), scratch()
         boxes = (room, room + known_at, room)
         addresses, strides, steps = all_addresses(p), row_strides(p), column_strides(p)
         columns, segments = word(p, NUM_COLUMNS), word(p, NUM_SEGMENTS)

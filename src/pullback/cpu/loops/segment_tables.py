@@ -17,7 +17,7 @@ from ..codegen.few_columns import Rows, Table, extents_of
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import set_word, word
-from ..codegen.operands import Operands, constants
+from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
 from ..codegen.vectors import counting, no_vectors, stack
 from ..segment_words import (
@@ -169,7 +169,7 @@ def make_fold_kernel(loops: _Loops, k: int):
     write_known, close = table.write(before, bound.gives), bound.close
     fetch_rows, put, memory_of = rows.fetch_rows, rows.put, loops.memory_of
     these, here, counts, side = loops.these, loops.here, loops.counts, loops.side
-    lists = loops.lists
+    lists, constants = loops.lists, operands.constants
     finishes, finish = is_last and formula.finish is not None, None
     if finishes:
         outputs = len(operands.outputs)
@@ -270,6 +270,7 @@ def _make_rows(loops: _Loops, read_known, with_lifted=False):
     fetch_rows = loops.rows.fetch_rows
     memory_of, clear_row, side = loops.memory_of, make_clear_row(element), loops.side
     lists, counts, in_table = loops.lists, loops.counts, read_known is not None
+    constants = operands.constants
     known_of = _known_by_table(read_known) if in_table else _known_by_itself
     if not in_table:
         for k, step in enumerate(formula.passes):

@@ -15,7 +15,7 @@ from ..codegen.elementary import primitives_for
 from ..codegen.functions import emitter, inlined, inner
 from ..codegen.lanes import DOUBLES, I64, LANES, splat
 from ..codegen.memory import word
-from ..codegen.operands import Operands, constants
+from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
 from ..codegen.vectors import counting, no_vectors, tuple_intrinsics
 from ..segment_words import AHEAD, NUM_COLUMNS, OPERANDS, ORDER, TILE_COLUMNS
@@ -58,6 +58,8 @@ def operand_words(operands: Operands, k: int):
 @emitter
 def with_extent(builder, const, rows):
     """The constants of formulas with the number of rows of a segment as the extent."""
+    if const[0] is None:
+        return const
     extent = builder.sitofp(splat(builder, rows), DOUBLES)
     return (extent, *const[1:])
 
@@ -368,7 +370,7 @@ class Tile:
         @inner
         def apply_row(p, memory, segment, n, box):
             addresses, strides, steps = memory
-            const = constants(p)
+            const = operands.constants(p)
             at, width = places(addresses, strides, n, segment), word(p, NUM_COLUMNS)
             index = counting(0, 0)
             whole = width // LANES * LANES if is_packed(steps) else 0

@@ -17,7 +17,7 @@ from ..codegen.block import least
 from ..codegen.elementary import primitives_for
 from ..codegen.functions import inner
 from ..codegen.memory import set_word, word
-from ..codegen.operands import Operands, constants, fence
+from ..codegen.operands import Operands, fence
 from ..codegen.passes import BoundPass
 from ..codegen.vectors import no_vectors, tuple_intrinsics, write_last
 from ..kernels import Step
@@ -98,7 +98,7 @@ def _begin(bound: BoundPass, operands: Operands, joined, known_size: int, before
     addresses_of, fetch_rows = operands.addresses, operands.fetch_rows
 
     def kernel(p, first, last):
-        const = constants(p)
+        const = operands.constants(p)
         for index in range(word(p, UNITS)):
             row = fetch_rows(addresses_of(p, index))
             values = first_values(const, row, joined(p, const, row, index))
@@ -116,7 +116,7 @@ def _close(bound: BoundPass, operands: Operands, joined, known_size: int, before
     addresses_of, fetch_rows = operands.addresses, operands.fetch_rows
 
     def kernel(p, first, last):
-        const, moving = constants(p), 0
+        const, moving = operands.constants(p), 0
         for index in range(word(p, UNITS)):
             row = fetch_rows(addresses_of(p, index))
             earlier, values = kept(p, const, row, index), closed(p, const, row, index)
@@ -169,7 +169,7 @@ def _partials(formula: RowFormula, bound: BoundPass, operands: Operands, joined,
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
-        const, strides = constants(p), strides_of(p)
+        const, strides = operands.constants(p), strides_of(p)
         rows, blocks, extent = word(p, UNITS), word(p, BLOCKS), word(p, EXTENT)
         base = word(p, SCRATCH) + rows * blocks * before * 8
         for index in range(begin // blocks, (end + blocks - 1) // blocks):
@@ -190,7 +190,7 @@ def _apply(formula: RowFormula, element: str, operands: Operands, joined, known)
     addresses_of, strides_of, fetch_rows = operands.addresses, operands.strides, operands.fetch_rows
 
     def kernel(p, begin, end):
-        const, strides = constants(p), strides_of(p)
+        const, strides = operands.constants(p), strides_of(p)
         blocks, extent = word(p, BLOCKS), word(p, EXTENT)
         for index in range(begin // blocks, (end + blocks - 1) // blocks):
             addresses = addresses_of(p, index)
@@ -216,7 +216,7 @@ def _finish(formula: RowFormula, element: str, operands: Operands, joined, known
     )
 
     def kernel(p, begin, end):
-        const = constants(p)
+        const = operands.constants(p)
         for index in range(begin, end):
             addresses = addresses_of(p, index)
             row = fetch_rows(addresses)

@@ -1,0 +1,148 @@
+"""Faults in kernels and in how they are launched."""
+
+from __future__ import annotations
+
+from .record import Fault
+
+FAULTS = (
+    Fault(
+        "dropped tail element",
+        "cpu/loops/rows.py",
+        "keep(first_lanes(stop - whole), combine(state, lifted), state)",
+        "keep(first_lanes(stop - whole - 1), combine(state, lifted), state)",
+        "test_extents.py::test_row_equals_the_oracle[sum-f32]",
+    ),
+    Fault(
+        "write past the end",
+        "cpu/loops/rows.py",
+        "put_outputs(p, addresses, strides, start, count, values)",
+        "put_outputs(p, addresses, strides, start, min(count + 1, LANES), values)",
+        "test_extents.py::test_row_equals_the_oracle[softmax_backward-f64]",
+    ),
+    Fault(
+        "a NaN that guards would have kept out",
+        "cpu/codegen/vectors.py",
+        'expected(builder, builder.icmp_unsigned("==", bits, bits.type(0)))',
+        'expected(builder, builder.icmp_unsigned(">=", bits, bits.type(0)))',
+        "test_recurrence.py::test_guards_are_where_they_are_needed[inf-1]",
+    ),
+    Fault(
+        "recurrence: the second of two chunks goes on from where the first did",
+        "cpu/loops/scan_rows.py",
+        "value2 = finished(line, second, combine(block_carry, between), full2, states2)",
+        "value2 = finished(line, second, combine(block_carry, carried), full2, states2)",
+        "test_recurrence.py::test_linear_recurrence[False-False-False]",
+    ),
+    Fault(
+        "recurrence: an exclusive scan moves on the wrong way",
+        "cpu/codegen/fold.py",
+        "order = [k if 0 <= k < LANES else LANES + k % LANES for k in range(back, LANES + back)]",
+        "order = [k % LANES for k in range(back, LANES + back)]",
+        "test_returns.py::test_discounted_sum",
+    ),
+    Fault(
+        "segments: a tile counts a row twice",
+        "cpu/loops/segment_rows.py",
+        "set_word(count, s, word(count, s) + 1)",
+        "set_word(count, s, word(count, s) + 2)",
+        "test_segment.py::test_tiles_give_the_bytes_of_sorted_rows[segment_mean]",
+    ),
+    Fault(
+        "segments: a product leaves every fourth factor out",
+        "cpu/loops/segment_tile.py",
+        "for j in range(k, k + briefly):",
+        "for j in range(k + 1, k + briefly):",
+        "test_segment.py::test_rows_in_order_give_the_bytes_of_sorted_rows[segment_prod-64]",
+    ),
+    Fault(
+        "segments: the first columns of a block are those of all",
+        "cpu/loops/segment_tile.py",
+        "one(p, const, at, steps, column + 56, index, h7)",
+        "one(p, const, at, steps, column + 56, index, h0)",
+        "test_segment.py::test_gradients_of_packed_rows_are_those_of_others[segment_max_backward]",
+    ),
+    Fault(
+        "few columns: a lane that is done goes on",
+        "cpu/codegen/side_by_side.py",
+        'inside = builder.icmp_signed("<", splat(builder, k), counts)',
+        'inside = builder.icmp_signed("<=", splat(builder, k), counts)',
+        "test_segment_narrow.py::test_few_columns_have_the_bytes_of_many[segment_prod-f32]",
+    ),
+    Fault(
+        "few columns: a row of no segment keeps what was there",
+        "cpu/loops/segment_narrow.py",
+        "if there == 0:",
+        "if there == 2:",
+        "test_segment_narrow.py::test_rows_of_no_segment",
+    ),
+    Fault(
+        "repeats: a tile of columns rests with its first vector",
+        "cpu/loops/columns.py",
+        "            at_rest = at_rest and rests(known, after)",
+        "            at_rest = rests(known, after)",
+        "test_projection.py::test_columns_that_come_to_rest_at_different_times",
+    ),
+    Fault(
+        "repeats: a row that is cut is closed once",
+        "cpu/loops/stages.py",
+        "        set_word(p, MOVING, moving)",
+        "        set_word(p, MOVING, 0)",
+        "test_projection.py::test_a_long_row_is_the_same_on_any_number_of_threads",
+    ),
+    Fault(
+        "swapped reverse",
+        "cpu/launch.py",
+        "problem.reverse != alone_against",
+        "problem.reverse == alone_against",
+        "test_extents.py::test_row_equals_the_oracle[cumsum-f64]",
+    ),
+    Fault(
+        "dropped tail element of four rows",
+        "cpu/loops/four_rows.py",
+        "lanes = first_lanes(left)",
+        "lanes = first_lanes(left - 1)",
+        "test_extents.py::test_columns_equal_rows[sum-f64]",
+    ),
+    Fault(
+        "bfloat16 cut instead of rounded",
+        "cpu/codegen/storage.py",
+        "rounded = builder.add(u, builder.add(odd, _ints(v, 0x7FFF)))",
+        "rounded = u",
+        "test_values.py::test_equals_the_oracle[lerp-bf16]",
+    ),
+    Fault(
+        "columns in another order than rows",
+        "cpu/loops/columns.py",
+        "b = read(at + (lane + half) * PITCH, apart)",
+        "b = read(at + (2 * half - 1 - lane) * PITCH, apart)",
+        "test_extents.py::test_columns_equal_rows[sum-f64]",
+    ),
+    Fault(
+        "small products not watched",
+        "cpu/codegen/watch.py",
+        "_Range(2.0**-160, 2.0**160)",
+        "_Range(0.0, 2.0**160)",
+        "test_bytes.py::test_plain_products_have_the_bits_of_scaled_ones[prod_backward-f64]",
+    ),
+    Fault(
+        "extremes overlooked",
+        "cpu/loops/scan_rows.py",
+        "if selects and keeps(before, lifted):",
+        "if selects and not keeps(before, lifted):",
+        "test_extents.py::test_row_equals_the_oracle[cummax_backward-f64]",
+    ),
+    Fault(
+        "id out of range let through",
+        "cpu/backend.py",
+        "may_be_outside = problem.drops and not by_offsets",
+        "may_be_outside = not by_offsets",
+        "test_errors.py::test_id_out_of_range",
+    ),
+    Fault(
+        "jax: second phase never run",
+        "cpu/dispatch.py",
+        "return condition == 0 or word(block, condition) != 0",
+        "return condition == 0",
+        "test_jax_ffi.py::test_products_beyond_the_range_take_the_second_phase",
+    ),
+)
