@@ -94,7 +94,13 @@ def test_who_takes_lanes_side_by_side():
     assert tables[-1] == 0
 
 
-OF_TABLES = [(n, "f32") for n in SEGMENTED] + [("segment_softmax", "bf16"), ("segment_sum", "f16")]
+OF_TABLES = [
+    *((n, "f32") for n in SEGMENTED),
+    ("segment_mean", "f32"),
+    ("segment_mean_backward", "f32"),
+    ("segment_softmax", "bf16"),
+    ("segment_sum", "f16"),
+]
 
 
 @pytest.mark.parametrize(("name", "element"), OF_TABLES)
