@@ -72,7 +72,9 @@ def counting_bytes(formula: RowFormula, segments: int) -> int:
 
 
 def folds_in_tables(formula: RowFormula) -> bool:
-    """Whether passes need nothing of a row but itself and its segment."""
+    """Whether there are passes, which need nothing of a row but itself and its segment."""
+    if not formula.passes:
+        return False
     of_rows = replace(
         formula,
         finish=None,

@@ -63,7 +63,7 @@ PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "liger", "flaggems", "none"))
 @click.option("--shapes", type=SHAPE_LIST, help="Such as 4096x4096,64x256x1024.")
 @click.option("--axes", type=AXIS_LIST, help="Such as -1,0.")
 @click.option("--segments", type=click.IntRange(min=1),
-              help="Into how many segments rows of --shapes are cut; a 26th of the rows.")  # fmt: skip
+              help="That rows of --shapes are cut into; else a 26th of the rows.")  # fmt: skip
 @click.option("--order", type=ListOf("order", str.strip, b.ORDERS),
               help="Of segment ids: sorted,random, or one of them.")  # fmt: skip
 @click.option("--threads", type=THREADS, help="Default: all CPUs.")
