@@ -8,7 +8,18 @@ True
 """
 
 from ..case import Case
-from .cells import DIRECTIONS, FULL, ORDERS, QUICK, Grid, cells, default_ops, find_op, named_ops
+from .cells import (
+    DIRECTIONS,
+    FULL,
+    ORDERS,
+    QUICK,
+    SIZES,
+    Grid,
+    cells,
+    default_ops,
+    find_op,
+    named_ops,
+)
 from .harness import Settings, heading, measure, run
 from .load import busy_share, warnings
 from .peers import PEERS, QUICK_PEERS, installed
@@ -22,6 +33,7 @@ __all__ = [
     "PEERS",
     "QUICK",
     "QUICK_PEERS",
+    "SIZES",
     "Case",
     "Change",
     "Figures",
