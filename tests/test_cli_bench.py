@@ -73,6 +73,20 @@ def test_every_op_is_on_the_grid_of_sizes() -> None:
     } | {("lerp", "forward"), ("lerp", "backward")}
 
 
+def test_how_rows_are_cut() -> None:
+    """The number of segments and the order of their ids, beside the shape of the rows."""
+    wanted = ("segment_max", *SMALL, "--segments", 7, "--json", "-")
+    cells = json.loads(invoke(*wanted, "--order", "sorted,random").stdout)["cells"]
+    cut = ["40x60->7 sorted", "40x60->7 random"]
+    assert [c["shape"] for c in cells] == 2 * cut
+    assert all(c["check"]["ok"] for c in cells)
+    assert [c["shape"] for c in json.loads(invoke(*wanted).stdout)["cells"]] == 2 * cut[1:]
+    refused = invoke("segment_max", "--segments", 7)
+    assert refused.exit_code == 2
+    assert "--segments: say --shapes too" in refused.output
+    assert invoke("cumsum", "--scaling", "--order", "random").exit_code == 2
+
+
 def test_a_form_of_an_op(tmp_path: Path) -> None:
     """An option for each parameter and operand that selects a record, for the ops that have it."""
     report = tmp_path / "now.json"

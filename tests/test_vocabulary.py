@@ -253,7 +253,7 @@ def test_forward_and_backward_are_different_things():
     assert not isinstance(D.ScanBackwardDescriptor("cumsum", (2,)), D.ScanDescriptor)
 
 
-def test_positional_order_follows_the_specification():
+def test_positional_order_of_fields():
     scan = D.ScanBackwardDescriptor("cummax", (2, 3), 0, True, "f64", "last")
     assert dataclasses.astuple(scan)[:6] == ("cummax", (2, 3), 0, True, "f64", "last")
     reduce = D.ReduceBackwardDescriptor("var", (2, 3), 1, "f16", 0, "all")

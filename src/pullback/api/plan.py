@@ -32,8 +32,10 @@ from ..errors import (
     WorkspaceTooSmallError,
 )
 from ..formulas.record import looks_back
+from ..memory.buffer import byte_view
 from ..memory.overlap import overlaps, same_memory, self_overlaps
-from ..memory.view import View, as_numpy, byte_view, mark_written, output_view, view
+from ..memory.results import mark_written
+from ..memory.view import View, as_numpy, output_view, view
 from ..threads import get_num_threads
 from . import descriptors as d
 from .arrange import check_marks, stretched

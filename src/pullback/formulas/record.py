@@ -116,6 +116,9 @@ class RowFormula:
     in_doubles
         Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU:
         whose range leaves room for what would leave that of a narrower type.
+    in_singles
+        Stand in where arithmetic is float32, as on GPUs, by the name of the element type: what they
+        compute stays within its range.
     differentiable
         Stands in where a library differentiates the record on its arrays: arithmetic alone, with
         the derivatives of the op, where this one chooses among cases by what elements are.
@@ -146,6 +149,7 @@ class RowFormula:
     apply: Callable | None = None
     narrow: RowFormula | None = None
     in_doubles: RowFormula | None = None
+    in_singles: tuple[tuple[str, RowFormula], ...] = ()
     differentiable: RowFormula | ScanFormula | None = None
     online: RowFormula | None = None
     copies: bool = False
@@ -245,6 +249,11 @@ LIFTED = "lifted"
 def in_doubles(formula: Formula, element: str) -> Formula:
     """The record for elements of a type that are computed in float64."""
     return formula if element == "f64" else formula.in_doubles or formula
+
+
+def in_singles(formula: Formula, element: str) -> Formula | None:
+    """The record that stays within float32 for elements of a type, if a formula has one."""
+    return dict(formula.in_singles).get(element) if isinstance(formula, RowFormula) else None
 
 
 def functions_of(formula: Formula) -> tuple[Callable, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...formulas import reduce
+from ...formulas import norms, reduce
 from ...formulas.product import PRODUCT_BY_COUNTS
 from ...formulas.record import Formula, names_read
 from .. import parse
@@ -164,8 +164,8 @@ ROWS = (
                 "array([3., 4.])",
             ),
         ),
-        reduce.NORM2,
-        reduce.NORM2_BACKWARD,
+        norms.NORM2,
+        norms.NORM2_BACKWARD,
         ("x", "y"),
     ),
     *declare_reduce(
@@ -218,8 +218,8 @@ ROWS = (
                 "array([0., 0.])",
             ),
         ),
-        reduce.STD,
-        reduce.STD_BACKWARD,
+        norms.STD,
+        norms.STD_BACKWARD,
         ("x", "y"),
     ),
 )

@@ -26,16 +26,19 @@ class Grid:
     ``classes`` are shapes of scores with a target in every row, and their dtypes; ``masked`` says
     whether ops that take a mask run with one too. On ``sampled`` shapes runs only the first op of
     each family and direction.
+    whether ops that take a mask run with one too. ``into`` is how many segments rows of other
+    shapes are cut into, a 26th of the rows if it is not said.
     """
 
     shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     segments: tuple[SegmentShape, ...]
     dtypes: tuple[str, ...]
     elsewhere: tuple[str, ...] = ("f32",)
-    orders: tuple[str, ...] = ("sorted", "random")
+    orders: tuple[str, ...] = ("sorted", "random")  # of ids
     classes: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = ()
     masked: bool = False
     sampled: tuple[tuple[int, ...], ...] = ()
+    into: int | None = None
 
 
 # One size within the caches of a core, one beyond those of most CPUs.
@@ -63,7 +66,7 @@ FULL = Grid(
         ((16_000_000,), (-1,)),
         ((1, 128), (-1,)),
     ),
-    ((262144, 64, 10000), (477263, 256, 135361)),
+    ((262144, 64, 10000), (477263, 256, 135361), (1_000_000, 4, 100_000)),
     FLOATS,
     elsewhere=("f32", "bf16"),
     classes=(((256, 128256), ("f32", "bf16")),),
@@ -91,6 +94,7 @@ SIZES = Grid(
 
 
 DIRECTIONS = ("backward", "forward", "both")
+ORDERS = ("sorted", "random")
 
 
 def _goes(op: Op, direction: str) -> bool:
@@ -202,7 +206,7 @@ def _segment_cells(
 ):
     if shapes:
         wanted: Iterable[SegmentShape] = [
-            (s[0], s[1], max(1, s[0] // 26)) for s in shapes if len(s) == 2
+            (s[0], s[1], grid.into or max(1, s[0] // 26)) for s in shapes if len(s) == 2
         ]
     else:
         wanted = grid.segments if everywhere else grid.segments[:1]

@@ -38,6 +38,7 @@ Examples:
   pullback bench --from now.json --html now.html --plot now.png
   pullback bench --compare before.json
   pullback bench cumprod --exclusive --resets --peers jax,torch
+  pullback bench segment_softmax --shapes 477263x256 --segments 135361 --order random
   pullback bench cumprod --scaling
   pullback bench --frontends
   pullback bench --device cuda --peers torch,compile,liger,flaggems
@@ -77,6 +78,10 @@ class _TimeIsUp(Exception):
 @click.option("--dtypes", type=DTYPE_LIST, help="Such as f32,bf16.")
 @click.option("--shapes", type=SHAPE_LIST, help="Such as 4096x4096,64x256x1024.")
 @click.option("--axes", type=AXIS_LIST, help="Such as -1,0.")
+@click.option("--segments", type=click.IntRange(min=1),
+              help="That rows of --shapes are cut into; else a 26th of the rows.")  # fmt: skip
+@click.option("--order", type=ListOf("order", str.strip, b.ORDERS),
+              help="Of segment ids: sorted,random, or one of them.")  # fmt: skip
 @click.option("--threads", type=THREADS, help="Default: all CPUs.")
 @click.option("--peers", type=PEER_LIST, help=f"From {', '.join(b.PEERS)}; or none, or all.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Samples per contender.")
@@ -98,6 +103,8 @@ def command(
     dtypes: tuple[str, ...] | None,
     shapes: tuple[tuple[int, ...], ...] | None,
     axes: tuple[int, ...] | None,
+    segments: int | None,
+    order: tuple[str, ...] | None,
     threads: int | None,
     peers: tuple[str, ...] | None,
     rounds: int | None,
@@ -124,6 +131,8 @@ def command(
         "--dtypes": dtypes,
         "--shapes": shapes,
         "--axes": axes,
+        "--segments": segments,
+        "--order": order,
         "--peers": peers,
         "--plot": plot_file,
         "--html": html_file,
@@ -136,7 +145,17 @@ def command(
         _refuse(
             "--device cuda",
             given,
-            ("--scaling", "--frontends", "--threads", "--plot", "--html", "--compare", "--from"),
+            (
+                "--scaling",
+                "--frontends",
+                "--threads",
+                "--plot",
+                "--html",
+                "--compare",
+                "--from",
+                "--segments",
+                "--order",
+            ),
         )
     if from_file:
         measuring = {"OPS": ops, "--threads": threads, "--rounds": rounds, "--json": json_file,
@@ -144,7 +163,8 @@ def command(
         shown = ("--from", "--plot", "--html", "--compare")
         _refuse("--from", given | measuring, [n for n in (given | measuring) if n not in shown])
     if scaling:
-        unused = ("--shapes", "--axes", "--peers", "--compare", "--frontends")
+        unused = ("--shapes", "--axes", "--segments", "--order", "--peers", "--compare",
+                  "--frontends")  # fmt: skip
         _refuse("--scaling", given, (*unused, "a choice of an op's form"))
         if dtypes and len(dtypes) > 1:
             raise click.ClickException("--scaling: one of the dtypes at a time")
@@ -177,7 +197,9 @@ def command(
     if frontends:
         _frontends(chosen, shapes, settings, json_file)
         return
-    grid = GRIDS[mode]
+    if segments and not shapes:
+        raise click.ClickException("--segments: say --shapes too, such as 477263x256")
+    grid = dataclasses.replace(GRIDS[mode], orders=order or GRIDS[mode].orders, into=segments)
     picked = choices_of(chosen, choices)
     cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or (), picked))
     if not cases:

@@ -149,7 +149,7 @@ def _bench_summary(summary: Mapping[str, Any], peers: Sequence[str]) -> Iterator
         called = number(summary["function_against_fastest"], 2)
         means.append(f"{called}x as a call that allocates")
     cases = f"{summary['cases']} case{'s' * (summary['cases'] != 1)}"
-    yield f"geometric means over {cases}: {', '.join(means)}"
+    yield f"geometric means over {cases}: {', '.join(means) or 'none was timed'}"
     if len(summary.get("by_size", {})) > 1:
         parts = (f"{number(mean, 2)}x {where}" for where, mean in summary["by_size"].items())
         yield f"against the fastest peer: {', '.join(parts)}"
