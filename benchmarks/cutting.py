@@ -29,6 +29,7 @@ from pullback.core.catalog import OPS
 from pullback.core.declare import Role
 from pullback.cut import Cut, Piece, evaluate, settled, to_rows
 from pullback.formulas.record import repeats
+from pullback.tools.bench.machine import cpu_model, usable_cores
 from pullback.tools.case import Case
 from pullback.tools.operands import make_operands
 
@@ -54,6 +55,11 @@ def times(calls: Sequence[Callable[[], Any]], rounds: int = ROUNDS) -> list[floa
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def measured(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table of times, and the machine they are from."""
+    return f"{table(head, rows)}\nMeasured on: {cpu_model()}, {usable_cores()} cores.\n"
 
 
 def cut_case(case: Case, operands: dict[str, np.ndarray], count: int) -> tuple[Cut, list[Piece]]:
@@ -107,7 +113,7 @@ def measure_pieces() -> dict[str, str]:
         )
         rates[name] = parts_of(*cuts[1])
     head = ("op", "uncut, ms", *(f"{n} piece{'s' * (n > 1)}" for n in counts))
-    return {"pieces": table(head, rows), "estimate": estimate(rates)}
+    return {"pieces": measured(head, rows), "estimate": estimate(rates)}
 
 
 def parts_of(cut: Cut, pieces: list[Piece]) -> tuple[float, float, float]:
@@ -171,13 +177,13 @@ def measure_dask() -> dict[str, str]:
             peers = [da.cumsum(array, axis=0, method=m) for m in ("sequential", "blelloch")]
             exact = np.cumsum(x, dtype=np.float64)
             errors = [np.abs(a.compute() - exact).max() for a in (own, *peers)]
-            found = times([a.compute for a in (own, *peers)], 3)
+            found = times([a.compute for a in (own, *peers)], 15)
         rows.append(
             [count, *(f"{t * 1e3:.0f} ({e:.1e})" for t, e in zip(found, errors, strict=True))]
         )
     head = ("chunks", "pullback.dask.cumsum, ms (largest error)", "dask.array.cumsum, sequential",
             "dask.array.cumsum, blelloch")  # fmt: skip
-    return {"dask": table(head, rows)}
+    return {"dask": measured(head, rows)}
 
 
 def sent_bytes() -> int:
@@ -227,7 +233,7 @@ def measure_processes() -> dict[str, str]:
             rows.append([f"{kind}, {count}", *(f"{t * 1e3:.0f} ({b / 1e6:.2f})" for t, b in found)])
     head = ("scaling, processes", "`pt.softmax`, ms (MB sent)", "`torch.softmax`", "`pt.cumsum`",
             "`torch.cumsum`")  # fmt: skip
-    return {"processes": table(head, rows)}
+    return {"processes": measured(head, rows)}
 
 
 def work(rank: int, count: int, port: int, x: Any, want: Any, scanned: Any) -> list[Any]:
@@ -252,7 +258,7 @@ def work(rank: int, count: int, port: int, x: Any, want: Any, scanned: Any) -> l
     for function in (pt.softmax, torch.softmax, pt.cumsum, torch.cumsum):
         function(placed, 1)
         seconds, sent = [], 0
-        for _ in range(3):
+        for _ in range(9):
             dist.barrier()
             before, start = sent_bytes(), time.perf_counter()
             function(placed, 1).to_local()

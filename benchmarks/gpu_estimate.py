@@ -14,6 +14,9 @@ A fold of segments loops over rows that only the ids tell; of those ops the byte
 those of the sort included. How often a pass is taken that repeats until it rests, only the data
 tell; ops with one have no estimate.
 
+The same is done for a GPU with few units for float64, and the ops that have records in float32 for
+such: with the precision "fast" beside "tight".
+
 A second table has the latencies. What all programs that fit on the GPU at once have asked for,
 before any of it arrives, divided by the time that takes, is a bandwidth that no schedule exceeds.
 """
@@ -23,6 +26,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +45,35 @@ from pullback.tools.case import Case, cuts
 
 PAGE = Path(__file__).parents[1] / "docs" / "gpu.md"
 TABLE = re.compile(r"(?<=<!-- estimates:begin -->\n).*?(?=<!-- estimates:end -->)", re.DOTALL)
+DOUBLES = re.compile(r"(?<=<!-- doubles:begin -->\n).*?(?=<!-- doubles:end -->)", re.DOTALL)
 FLYING = re.compile(r"(?<=<!-- flights:begin -->\n).*?(?=<!-- flights:end -->)", re.DOTALL)
 SHAPE = (4096, 1024)
 ROWS, COLUMNS, SEGMENTS = 65536, 256, 8192
 DTYPES = ("f32", "bf16", "f64")
-# H100 SXM: streaming multiprocessors, clock, and 0.92 of 3.35 TB/s, as copies reach.
-CORES, HERTZ, BANDWIDTH = 132, 1.755e9, 0.92 * 3.35e12
 # From a load to its data, in seconds, with the memory busy.
 LATENCY = 0.6e-6
-# Threads per clock and core, by unit, from NVIDIA's table for compute capability 9.0. Every
-# instruction takes one of the 128 slots to issue it as well.
-UNITS = {"float64": 64, "integer": 64, "conversion": 16, "special": 16, "exchange": 32}
+# Instructions that a core can issue in a clock, for all threads together.
 ISSUED = 128
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Cores, clock, and 0.92 of the data sheet's bandwidth, as copies reach.
+
+    ``units`` has threads per clock and core, from NVIDIA's table of throughputs. Every instruction
+    takes one of the slots to issue it as well.
+    """
+
+    target: str
+    cores: int
+    hertz: float
+    bandwidth: float
+    units: dict[str, int]
+
+
+_UNITS = {"float64": 64, "integer": 64, "conversion": 16, "special": 16, "exchange": 32}
+H100 = Gpu("sm_90", 132, 1.755e9, 0.92 * 3.35e12, _UNITS)
+RTX_4090 = Gpu("sm_89", 128, 2.52e9, 0.92 * 1.008e12, _UNITS | {"float64": 2, "conversion": 2})
 OPCODES = {
     "float64": "DADD DMUL DFMA DSETP DMNMX",
     "integer": "IADD3 LOP3 SHF LEA ISETP IMNMX VIMNMX FSETP FMNMX SEL FSEL PRMT PLOP3 F2FP I2FP",
@@ -89,19 +110,19 @@ def executed(sass: str) -> Iterator[str]:
     raise ValueError("a kernel without an end")
 
 
-def seconds(steps: list[Any]) -> tuple[float, str]:
+def seconds(steps: list[Any], gpu: Gpu = H100) -> tuple[float, str]:
     """Time of the compiled code, and what takes it."""
     busy: Counter[str] = Counter()
     for step in steps:
-        built = compile_step(step, TARGETS["sm_90"])
+        built = compile_step(step, TARGETS[gpu.target])
         threads = step.programs * step.options("cuda")["num_warps"] * 32
         for opcode in executed(cuobjdump(built.binary, "-sass")):
             busy["instructions"] += threads / ISSUED
             unit = unit_of(opcode)
             if unit:
-                busy[unit] += threads / UNITS[unit]
+                busy[unit] += threads / gpu.units[unit]
     unit, clocks = max(busy.items(), key=lambda found: found[1])
-    return clocks / (CORES * HERTZ), unit
+    return clocks / (gpu.cores * gpu.hertz), unit
 
 
 def row_steps(case: Case) -> list[Any]:
@@ -119,7 +140,7 @@ def launch_of(problem: Problem) -> Launch:
     return Launch(problem, strides, in_place=False)
 
 
-def estimate(case: Case) -> tuple[float, str]:
+def estimate(case: Case, gpu: Gpu = H100) -> tuple[float, str]:
     """The share of a copy's bandwidth, and what limits it."""
     if case.is_segmented and has_runs(case.problem):
         # Ids are read by the check and by the fold; a sort adds its passes and the order it gives.
@@ -134,8 +155,8 @@ def estimate(case: Case) -> tuple[float, str]:
         steps = [check_step(problem, 1, wants_order=False), *launch.steps]
     else:
         steps = row_steps(case)
-    moved = case.useful_bytes / BANDWIDTH
-    computed, unit = seconds(steps)
+    moved = case.useful_bytes / gpu.bandwidth
+    computed, unit = seconds(steps, gpu)
     return moved / max(moved, computed), "memory" if moved >= computed else unit
 
 
@@ -172,7 +193,7 @@ def resident(step: Any, registers: int, shared: int) -> int:
     threads = 32 * step.options("cuda")["num_warps"]
     fits = min(32, 2048 // threads, 65536 // (threads * -(-registers // 8) * 8))
     fits = min(fits, 227 * 1024 // (shared + 1024))
-    return min(step.programs, fits * CORES)
+    return min(step.programs, fits * H100.cores)
 
 
 def in_flight(name: str, element: str, shape: tuple[int, int], axis: int) -> str:
@@ -191,7 +212,7 @@ def in_flight(name: str, element: str, shape: tuple[int, int], axis: int) -> str
         tile = launch.tile.units * launch.tile.block * max(1, step.stages - 1)
         asked.append((held, built.registers, held * tile * case.dtype.itemsize * inputs))
     held, registers, flying = min(asked, key=lambda a: a[2])
-    share = min(1.0, flying / LATENCY / BANDWIDTH)
+    share = min(1.0, flying / LATENCY / H100.bandwidth)
     size = "x".join(map(str, shape))
     cut = f"{launch.tile.units}x{launch.tile.block}"
     return (
@@ -219,11 +240,28 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def doubles() -> str:
+    """The table of a GPU with few units for float64, in Markdown."""
+    head = "| op | type | fast | limited by | tight | limited by |"
+    lines = [head, "|---|---|---:|---|---:|---|"]
+    for name in ("norm2", "std", "logsumexp"):
+        for element in ("bf16", "f32"):
+            case, cells = Case.of(OPS[name], element, SHAPE, axis=1), []
+            for precision in ("fast", "tight"):
+                steps = launch_of(replace(case.problem, precision=precision)).steps
+                moved = case.useful_bytes / RTX_4090.bandwidth
+                computed, unit = seconds(steps, RTX_4090)
+                limit = "memory" if moved >= computed else unit
+                cells.append(f"{moved / max(moved, computed):.2f} | {limit}")
+            lines.append(f"| {name} | {element} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 @click.command()
 @click.option("--print", "prints", is_flag=True, help="Show the table instead of writing it.")
 def main(prints: bool) -> None:
     """Estimate the share of copy bandwidth of every op, and write it into docs/gpu.md."""
-    made = {FLYING: flights(), TABLE: table()}
+    made = {DOUBLES: doubles(), FLYING: flights(), TABLE: table()}
     text = PAGE.read_text(encoding="utf-8")
     for markers, content in made.items():
         if prints:

@@ -60,6 +60,11 @@ def write_reference(app):
     api_pages.write(Path(app.srcdir) / "api")
 
 
+def read_reference_again(app, env, added, changed, removed):
+    """Docstrings come from rows of the catalog, which Sphinx does not know to look at."""
+    return [page for page in env.found_docs if page.startswith("api/")]
+
+
 def link_within(app, name, source):
     """Lead links to files of the repository to the pages that show them."""
     for there, here in PAGES.items():
@@ -67,6 +72,7 @@ def link_within(app, name, source):
 
 
 def setup(app):
-    """Connect the two."""
+    """Connect all of this."""
     app.connect("builder-inited", write_reference)
+    app.connect("env-get-outdated", read_reference_again)
     app.connect("source-read", link_within)

@@ -192,6 +192,17 @@ class Program:
         values = np.stack([self.value(n, kind) for n in names], 1).view(np.uint8)
         memory.store(self.address(operands[0])[mask], values[mask], self.warps[mask])
 
+    def do_ldmatrix(self, parts, operands, mask) -> None:
+        """Rows of 16 bytes at the addresses of eight threads, a word for each of four threads."""
+        assert mask.all()
+        assert "trans" not in parts
+        addresses = self.address(operands[1]).reshape(-1, WARP)
+        lanes = np.arange(WARP)
+        for k, name in enumerate(self.names(operands[0])):
+            places = addresses[:, 8 * k + lanes // 4] + 4 * (lanes % 4)
+            found = self.shared.load(places.reshape(-1), 4, self.warps)
+            self.put(name, found.view(np.uint32)[:, 0].copy(), mask)
+
     def do_cp(self, parts, operands, mask) -> None:
         if parts[2] == "commit_group":
             self.copies.append([])

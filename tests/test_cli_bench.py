@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from pullback.tools.bench import objection, plain, scaling, summarise
+from pullback.tools.bench import SIZES, cells, default_ops, objection, plain, scaling, summarise
 from pullback.tools.bench.timing import interleave
 from pullback.tools.cli import main
 from pullback.tools.cli.output import write_atomically
@@ -42,6 +42,49 @@ def test_table_and_files(tmp_path: Path) -> None:
     machine = found["machine"]
     assert f"pullback {machine['pullback']}; {found['when'][:10]}" in text
     assert machine["cpu"].replace("&", "&amp;") in text
+
+
+def test_the_grid_is_summed_up_by_op_and_goes_on(tmp_path: Path) -> None:
+    report = tmp_path / "now.json"
+    wanted = ("sum", "--grid", *SMALL, "--dtypes", "f32", "--json", report)
+    assert "time is up: 4 of 4 cases are left out" in invoke(*wanted, "--minutes", 0).output
+    result = invoke(*wanted)
+    assert result.exit_code == 0, result.output
+    found = json.loads(report.read_text())
+    assert "unfinished" not in found
+    assert {op: v["cases"] for op, v in found["summary"]["by_op"].items()} == {
+        "sum": 2, "sum_backward": 2
+    }  # fmt: skip
+    for word in ("within caches", "sum_backward", "geometric means over 4 cases"):
+        assert word in result.output
+    assert "call ms" not in result.output
+    del found["cells"][1:]
+    report.write_text(json.dumps(found | {"unfinished": True}))
+    assert "1 cases are there" in invoke(*wanted).output
+    assert len(json.loads(report.read_text())["cells"]) == 4
+
+
+def test_every_op_is_on_the_grid_of_sizes() -> None:
+    found = list(cells(SIZES, default_ops("both")))
+    assert {c.op.name for c in found} == {op.name for op in default_ops("both")}
+    largest = [c for c in found if c.shape == (16384, 8192)]
+    assert {(c.op.family, c.op.direction) for c in largest} == {
+        (op.family, op.direction) for op in default_ops("both") if op.parameter("axis")
+    } | {("lerp", "forward"), ("lerp", "backward")}
+
+
+def test_how_rows_are_cut() -> None:
+    """The number of segments and the order of their ids, beside the shape of the rows."""
+    wanted = ("segment_max", *SMALL, "--segments", 7, "--json", "-")
+    cells = json.loads(invoke(*wanted, "--order", "sorted,random").stdout)["cells"]
+    cut = ["40x60->7 sorted", "40x60->7 random"]
+    assert [c["shape"] for c in cells] == 2 * cut
+    assert all(c["check"]["ok"] for c in cells)
+    assert [c["shape"] for c in json.loads(invoke(*wanted).stdout)["cells"]] == 2 * cut[1:]
+    refused = invoke("segment_max", "--segments", 7)
+    assert refused.exit_code == 2
+    assert "--segments: say --shapes too" in refused.output
+    assert invoke("cumsum", "--scaling", "--order", "random").exit_code == 2
 
 
 def test_a_form_of_an_op(tmp_path: Path) -> None:

@@ -51,6 +51,16 @@ def test_every_command_helps_itself() -> None:
         assert "Examples:" in said
 
 
+def test_run_lists_the_options_of_one_op() -> None:
+    said = invoke("run", "lerp_backward", "--help")
+    own = said.partition("Options of lerp_backward:")[2].partition("\n\n")[0]
+    for option in ("--dy", "--weight", "--a", "--da", "--dweight"):
+        assert f"\n  {option} " in own
+    assert "--logits" not in said
+    assert "--dx" not in invoke("run", "-h", "cumsum_backward")
+    assert "Options of" not in invoke("run", "--help")
+
+
 def test_without_a_command_it_shows_its_help() -> None:
     done = process()
     assert (done.returncode, done.stderr) == (0, "")

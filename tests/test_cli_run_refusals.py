@@ -75,6 +75,11 @@ class TestRefusals:
                        "--da", folder / name)  # fmt: skip
         assert line.startswith("pullback: --da: ")
 
+    @pytest.mark.parametrize("name", ["", ".", "/"])
+    def test_output_without_a_name(self, folder: Path, name: str) -> None:
+        line = refused(folder, "cumsum", "--x", folder / "dy.npy", "--out", name)
+        assert line == "pullback: --out: expected the name of a file, got a folder"
+
     def test_unknown_op(self, folder: Path) -> None:
         line = refused(
             folder, "sofmax_backward", "--dy", folder / "dy.npy", "--out", folder / "o.npy"

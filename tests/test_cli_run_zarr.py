@@ -130,7 +130,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     told = refused(tmp_path, "softmax", "--x", tmp_path / "x.zarr", "--out", tmp_path / "y.zarr")
     assert "is a folder that holds no zarr array" in told
     told = refused(tmp_path, "softmax", "--x", tmp_path / "y.zarr", "--out", tmp_path / "z.zarr")
-    assert "holds no zarr array, not x" in told
+    assert told.endswith("holds no zarr array")
     told = refused(tmp_path, "softmax", "--x", tmp_path / "x.zarr", "--out", tmp_path / "x.zarr")
     assert "is the input x" in told
     (tmp_path / "x.zarr" / "zarr.json").write_text("{")

@@ -17,6 +17,7 @@ from pullback.errors import (
     MisalignedOperandError,
     UnsupportedError,
 )
+from pullback.memory import results
 from pullback.memory import view as interop
 from pullback.memory.tensor_ref import TensorRef
 
@@ -106,7 +107,7 @@ def test_subclasses(tmp_path):
     mapped = np.memmap(tmp_path / "file", np.float32, "w+", shape=(3, 4))
     check_numpy(interop.view(mapped, "x"), mapped, "f32")
     assert interop.view(mapped, "x").writable
-    assert type(interop.empty_like(mapped)) is np.ndarray
+    assert type(results.empty_like(mapped)) is np.ndarray
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_other_things_are_refused(thing):
         interop.view(thing, "dy")
     assert type(thing).__name__ in str(caught.value)
     with pytest.raises(UnsupportedError, match=r"^dy: expected a NumPy array"):
-        interop.empty(thing, (2,), "f32", name="dy")
+        results.empty(thing, (2,), "f32", name="dy")
 
 
 def test_a_dtype_object_is_not_an_array():
@@ -225,27 +226,27 @@ class TestTensorRef:
 
     def test_allocation_follows_the_buffer(self):
         ref = TensorRef(np.zeros(10, np.float32), (2, 3))
-        made = interop.empty_like(ref)
+        made = results.empty_like(ref)
         assert (type(made), made.shape, made.dtype) == (np.ndarray, (2, 3), np.float32)
-        assert interop.is_writable_kind(ref)
-        assert interop.restore(ref, made) is made
+        assert results.is_writable_kind(ref)
+        assert results.restore(ref, made) is made
 
 
 class TestNumpyAllocation:
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_empty(self, dtype):
-        made = interop.empty(np.zeros(2), (3, 0, 2), dtype, name="x")
+        made = results.empty(np.zeros(2), (3, 0, 2), dtype, name="x")
         assert made.shape == (3, 0, 2)
         assert interop.view(made, "x").dtype == dtype
 
     def test_empty_like_keeps_the_order(self):
         base = np.zeros((2, 3, 4), np.float32)
         for like in (base, base.T, base.transpose(1, 0, 2)):
-            assert interop.empty_like(like).strides == like.strides
+            assert results.empty_like(like).strides == like.strides
         spread = np.broadcast_to(np.float32(1), (3, 4))
-        assert 0 not in interop.empty_like(spread).strides
-        assert interop.empty_like(np.float32(3)).shape == ()
-        assert interop.restore(base, base) is base
+        assert 0 not in results.empty_like(spread).strides
+        assert results.empty_like(np.float32(3)).shape == ()
+        assert results.restore(base, base) is base
 
 
 class TestTorch:
@@ -276,8 +277,8 @@ class TestTorch:
             assert interop.view(t, "x").address == t.data_ptr()
             with pytest.raises(InvalidProblemError, match=r"^dx: .*requires grad"):
                 interop.output_view(t, "dx")
-            assert not interop.empty_like(t).requires_grad
-            assert type(interop.empty_like(t)) is torch.Tensor
+            assert not results.empty_like(t).requires_grad
+            assert type(results.empty_like(t)) is torch.Tensor
         assert interop.output_view(leaf.detach(), "dx").address == leaf.data_ptr()
 
     def refused(self, t, text):
@@ -361,25 +362,25 @@ class TestTorch:
     def test_allocation(self):
         torch = self.torch
         like = torch.ones(3, 4).T
-        made = interop.empty_like(like)
+        made = results.empty_like(like)
         assert made.stride() == like.stride()
-        made = interop.empty(like, (2, 5), "bf16", name="x")
+        made = results.empty(like, (2, 5), "bf16", name="x")
         assert (made.dtype, tuple(made.shape)) == (torch.bfloat16, (2, 5))
-        assert interop.is_writable_kind(like)
-        assert interop.restore(like, made) is made
+        assert results.is_writable_kind(like)
+        assert results.restore(like, made) is made
 
     def test_mark_written_reaches_autograd(self):
         torch = self.torch
         x = torch.ones(3, requires_grad=True)
         saved = torch.ones(3)
         y = (x * saved).sum()
-        interop.mark_written(TensorRef(saved, (3,)))
+        results.mark_written(TensorRef(saved, (3,)))
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.backward()
         with torch.inference_mode():
             untracked = torch.ones(2)
-        interop.mark_written(untracked)
-        interop.mark_written(np.ones(2))
+        results.mark_written(untracked)
+        results.mark_written(np.ones(2))
 
 
 class TestJax:
@@ -396,13 +397,13 @@ class TestJax:
         assert not v.writable
         with pytest.raises(InvalidProblemError, match=r"^dx: .*read-only"):
             interop.output_view(like, "dx")
-        assert not interop.is_writable_kind(like)
+        assert not results.is_writable_kind(like)
 
-        made = interop.empty_like(like)
+        made = results.empty_like(like)
         assert type(made) is np.ndarray
         assert made.shape == (3, 4)
         made[...] = np.arange(12).reshape(3, 4)
-        back = interop.restore(like, made)
+        back = results.restore(like, made)
         assert isinstance(back, self.jax.Array)
         assert back.dtype == like.dtype
         assert back.unsafe_buffer_pointer() == address_of(made)
@@ -411,13 +412,13 @@ class TestJax:
     def test_f64_needs_x64(self):
         like = self.jnp.ones(3)
         with pytest.raises(UnsupportedError, match="jax_enable_x64"):
-            interop.restore(like, np.ones(3))
+            results.restore(like, np.ones(3))
 
     def test_empty_and_scalar_shapes(self):
         for shape in ((), (0,), (2, 0, 3)):
             like = self.jnp.ones(shape)
             assert interop.view(like, "x").shape == shape
-            assert interop.restore(like, interop.empty_like(like)).shape == shape
+            assert results.restore(like, results.empty_like(like)).shape == shape
 
     @pytest.mark.parametrize("transform", ["jit", "grad", "vmap"])
     def test_tracers_refused(self, transform):
@@ -498,10 +499,10 @@ class TestDlpack:
 
     def test_results(self):
         like = Foreign(np.ones(3, np.float32))
-        made = interop.empty_like(like)
+        made = results.empty_like(like)
         assert made.shape == (3,)
-        assert not interop.is_writable_kind(like)
-        assert interop.restore(like, made) is made
-        back = interop.restore(ForeignWithNamespace(np.ones(3)), made)
+        assert not results.is_writable_kind(like)
+        assert results.restore(like, made) is made
+        back = results.restore(ForeignWithNamespace(np.ones(3)), made)
         assert type(back) is ForeignWithNamespace
         assert back.array is made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
 
 import jax
@@ -78,3 +79,14 @@ def test_where(name):
     theirs = getattr(jnp, name, None) or getattr(jax.nn, name)
     got, wanted = getattr(pj, name)(x, axis=1, where=mask), theirs(x, axis=1, where=mask)
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", pj.__all__)
+def test_docstrings_are_true(name):
+    made = getattr(pj, name)
+    for parameter in inspect.signature(made).parameters:
+        assert f"\n{parameter} : " in made.__doc__, parameter
+    shown: list[str] = []
+    for test in doctest.DocTestFinder(recurse=False).find(made, name, module=False, globs={}):
+        doctest.DocTestRunner().run(test, out=shown.append)
+    assert not shown, "".join(shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import pullback as pb
 from cells import OPS, arrays_of, cover, outputs_for, same_bytes
 from grid import EXAMPLES, default, is_segmented, variants
 from machines import assume
@@ -85,6 +86,66 @@ def test_who_takes_lanes_side_by_side():
     """Choices that bytes do not show."""
     problem = {c: default(OPS["segment_sum"], "f32", (40, c), 0).problem for c in (1, 7, 8)}
     assert [segment_launch.is_narrow(p) for p in problem.values()] == [True, True, False]
-    tiles = segment_launch.tiles_of(problem[1], threads=2)
-    assert tiles is not None
-    assert (tiles.count, tiles.bytes_each) == (1, 8 * 4)
+    shapes = [(40, c) for c in (1, 2, 3, 5, 8, 9)]
+    few = [default(OPS["segment_softmax"], "f32", shape, 0).problem for shape in shapes]
+    assert [segment_launch.lanes_of(p) for p in few] == [1, 2, 4, 8, 8, 0]
+    tables = [segment_launch.table_bytes(p) for p in few]
+    assert all(tables[:-1])
+    assert tables[-1] == 0
+
+
+OF_TABLES = [
+    *((n, "f32") for n in SEGMENTED),
+    ("segment_mean", "f32"),
+    ("segment_mean_backward", "f32"),
+    ("segment_softmax", "bf16"),
+    ("segment_sum", "f16"),
+]
+
+
+@pytest.mark.parametrize(("name", "element"), OF_TABLES)
+@pytest.mark.parametrize("out_of_range", ["raise", "drop"])
+def test_tables_have_the_bytes_of_sorted_rows(name, element, out_of_range, monkeypatch):
+    """Rows of few columns in any order, folded to a table that fits the caches or sorted."""
+    rng = np.random.default_rng(3)
+    for columns in (1, 2, 3, 8):
+        case = default(OPS[name], element, (ROWS, columns), 0)
+        case = case.but(segments=SEGMENTS, out_of_range=out_of_range, is_sorted=False)
+        given = quick_operands(case)
+        if out_of_range == "drop":
+            outside = rng.integers(0, ROWS, 20)
+            given["segment_ids"][outside] = rng.choice([-1, SEGMENTS, 1 << 40], 20)
+        with monkeypatch.context() as patch:
+            assume(patch, last_level=0)
+            assert segment_launch.table_bytes(case.problem) == 0
+            expected = quick_run(case, given, threads=1)
+        if segment_launch.way_of(case.problem) == "runs":
+            assert segment_launch.table_bytes(case.problem) > 0
+        strided = {
+            n: np.repeat(np.asfortranarray(a), 2, 0)[::2] if a.ndim == 2 else a
+            for n, a in given.items()
+        }
+        runs = [quick_run(case, given, threads=threads) for threads in (1, 2, 7)]
+        if out_of_range == "raise":
+            ids = given["segment_ids"].astype(np.int32)
+            runs.append(quick_run(case, {**given, "segment_ids": ids}))
+        runs.append(quick_run(case, strided, threads=2))
+        for found in runs:
+            assert all(map(same_bytes, expected, found)), f"{case}: other bytes"
+        cover(case, "C", "tables")
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 8, 11])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_rows_are_gathered_whatever_their_width(columns, dtype):
+    rng = np.random.default_rng(4)
+    rows, wide = rng.standard_normal((30, 24)).astype(dtype), np.full((100, 24), 7, dtype)
+    ids = rng.integers(-1, 31, 100)
+    there = (ids >= 0) & (ids < 30)
+    for part in (slice(0, columns), slice(0, 2 * columns, 2), slice(columns, 0, -1)):
+        d_output, out = rows[:, part], wide[:, part]
+        pb.segment_sum_backward(d_output, ids, out_of_range="drop", out=out)
+        expected = np.where(there[:, None], d_output[np.where(there, ids, 0)], 0)
+        assert same_bytes(np.ascontiguousarray(out), np.ascontiguousarray(expected))
+        packed = pb.segment_sum_backward(np.ascontiguousarray(d_output), ids, out_of_range="drop")
+        assert same_bytes(packed, np.ascontiguousarray(expected))

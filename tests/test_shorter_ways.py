@@ -118,6 +118,42 @@ def test_running_products_of_factors_moderate_or_not(exclusive):
     found = pb.cumprod(x, -1, exclusive=exclusive)
     down = pb.cumprod(np.ascontiguousarray(x.T), 0, exclusive=exclusive)
     assert_same_bits(found, np.ascontiguousarray(down.T))
+    # Scans that may begin anew have no shorter way.
+    borders = np.zeros(x.shape, bool)
+    assert_same_bits(found, pb.cumprod(x, -1, exclusive=exclusive, resets=borders))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+@pytest.mark.parametrize("shape", [(40, 1003), (9, 70), (700, 3)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gradients_of_products_with_something_to_count_and_without(dtype, shape, axis):
+    rng = np.random.default_rng(9)
+    x = (rng.uniform(0.9, 1.1, shape) * rng.choice([-1, 1], shape)).astype(dtype)
+    dy = rng.standard_normal(pb.prod(x, axis, keepdims=True).shape).astype(dtype)
+    everything = np.ones(shape, bool)
+
+    def gradient(data, **given):
+        return pb.prod_backward(dy, x=data, axis=axis, **given)
+
+    ordinary = gradient(x)
+    assert_same_bits(ordinary, gradient(x, where=everything))  # which counts in every row
+    for value in (0.0, -0.0, np.inf, -np.inf, np.nan):
+        special = x.copy()
+        special[1, 2] = value
+        found = gradient(special)
+        assert_same_bits(found, gradient(special, where=everything))
+        # Rows, or columns beside the one that has it, are what they were.
+        others = np.arange(shape[1 - axis]) != (2, 1)[axis]
+        assert_same_bits(*(np.compress(others, v, 1 - axis) for v in (found, ordinary)))
+
+
+def test_products_down_columns_with_a_mask():
+    rng = np.random.default_rng(10)
+    x = rng.standard_normal((75, 40)).astype("f4")
+    mask = rng.random(x.shape) < 0.7
+    down = pb.prod(x, 0, where=mask)
+    along = pb.prod(np.ascontiguousarray(x.T), 1, where=np.ascontiguousarray(mask.T))
+    assert_same_bits(down, along)
 
 
 def test_a_call_made_again_takes_rows_in_either_shape():

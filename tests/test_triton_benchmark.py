@@ -359,14 +359,20 @@ def test_the_report_tells_what_is_wrong(monkeypatch, estimates):
     monkeypatch.setitem(sys.modules, "gpu_estimate", estimates)
     report = imported(ROOT / "benchmarks" / "gpu_report.py")
     assert set(report.CORES) == set(report.TARGETS)
-    monkeypatch.setattr(report, "SHAPES", (((4096, 1024), 1),))
-    (found,) = report.lines(OPS["softmax_backward"], "f32", "sm_90")
-    assert not found[1]
-    assert re.search(r" 128 bits +0\.\d+ +18\.\d MB in flight$", found[0])
-    spoiled = SimpleNamespace(spilled=8, loads=(32,), registers=64, shared=0, assembly="")
+    (kernel,) = report.kernels(OPS["softmax_backward"], "f32", ["rows"])
+    text, wrong = report.line(kernel, "f32", "sm_90")
+    assert not wrong
+    assert re.search(r" 128 bits +0\.\d+ +\d\d\.\d MB in flight$", text)
+    spoiled = SimpleNamespace(
+        spilled=8, loads=(32,), stores=(128,), registers=64, shared=0, assembly=""
+    )
     monkeypatch.setattr(report, "compile_step", lambda step, target: spoiled)
-    ((_, wrong),) = report.lines(OPS["softmax_backward"], "f32", "sm_90")
-    assert wrong == ["spills 8 bytes", "loads of [32] bits"]
+    assert report.line(kernel, "f32", "sm_90")[1] == [
+        "spills 8 bytes",
+        "loads or stores of [32] bits",
+    ]
+    by_ids = [k.step.kernel.__name__ for k in report.kernels(OPS["segment_sum"], "f32", ["rows"])]
+    assert {"check_ids", "mark_segments"} < set(by_ids)
     spoiled.assembly = "buffer_load_dwordx4"
     monkeypatch.setattr(report, "compile_step", lambda step, target, far: spoiled)
     assert report.negative_strides(OPS["sum"], "gfx942")

@@ -18,9 +18,9 @@ from pullback.tools.case import Case, cuts
 
 pytest.importorskip("triton")
 
+from pullback.formulas.record import in_singles
 from pullback.gpu.bind import bind
 from pullback.gpu.primitives import PRIMITIVES
-from pullback.gpu.singles import in_singles
 from triton_cells import launch, launch_of
 
 
@@ -64,8 +64,7 @@ def kernels(name: str, selection: tuple) -> list:
     return [s.kernel for s in launch(case.problem).steps]
 
 
-# Where functions of records are; those that a GPU alone has among them.
-FORMULAS = ("pullback.formulas", "pullback.gpu.singles")
+FORMULAS = "pullback.formulas"
 
 
 @pytest.mark.parametrize(("name", "selection"), RECORDS)
@@ -79,7 +78,8 @@ def test_both_compilers_bind_the_same_functions(name, selection):
 def test_kernels_call_nothing_but_the_record_and_the_primitives(name, selection):
     """The globals of a generated kernel lead to the record's code, and to no other formula."""
     wanted: dict[str, types.CodeType] = {}
-    record = in_singles(OPS[name].record(selection, "f32"), "f32")
+    record = OPS[name].record(selection, "f32")
+    record = in_singles(record, "f32") or record
     for function in functions_of(record):
         wanted |= codes(function)
     own = {id(p) for p in PRIMITIVES.values()}

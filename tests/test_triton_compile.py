@@ -31,7 +31,6 @@ from triton_cells import (
 pytest.importorskip("triton")
 
 from pullback.core.declare import Role
-from pullback.formulas.record import ScanFormula
 from pullback.gpu.launch import Launch
 from pullback.gpu.offline import TARGETS, compile_step
 from pullback.tools.case import Case, cuts
@@ -74,21 +73,11 @@ def test_contiguous_path(name, element, target):
         if cuts(op):
             continue
         narrow = [bits for bits in kernel.loads if bits < 128]
-        if reads_aside(op):
-            # All but what lies one position aside, which is read in no vector.
-            assert name == "prod_backward" or 128 in kernel.loads
-        else:
-            assert len(narrow) <= rows, f"loads of {narrow} bits"
+        assert len(narrow) <= rows, f"loads of {narrow} bits"
         narrow = [bits for bits in kernel.stores if bits < 128]
         by_row = len([o for o in op.writes if o.role is Role.ROW])
         assert len(narrow) <= by_row, f"stores of {narrow} bits"
     COMPILED.add((name, element, target))
-
-
-def reads_aside(op) -> bool:
-    """Whether a formula asks for the state without a position's own part."""
-    record = op.record()
-    return isinstance(record, ScanFormula) and not record.inclusive
 
 
 @pytest.mark.parametrize("name", ["segment_sum", "segment_sum_backward"])
@@ -176,6 +165,29 @@ def test_reads_of_long_rows(name):
     assert looks(made, step, kernel, "sm_90") == LONG[name]
 
 
+# Rows of which the tail is held: operands, elements of the tail, and how often the row is read.
+PARTLY = [
+    ("softmax_backward", "f32", 32768, 2, 16384, 3.0, "sm_90"),
+    ("softmax_backward", "bf16", 65536, 2, 32768, 3.0, "gfx942"),
+    ("softmax", "f32", 65536, 1, 16384, 1.75, "sm_80"),
+    ("var_backward", "bf16", 65536, 1, 32768, 1.5, "sm_90"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "element", "length", "operands", "tail", "reads", "target"), PARTLY
+)
+def test_reads_of_rows_held_in_part(name, element, length, operands, tail, reads, target):
+    made = launch_of(name, element, (4096, length))
+    ((step, kernel),) = built(made.steps, target)
+    check(step, kernel, target)
+    assert made.tile.tail == tail
+    # In the text stand the tail, once, and a block of either loop.
+    blocks = looks(made, step, kernel, target)
+    assert blocks == operands * (tail / made.tile.block + 2)
+    assert operands * (tail + 2 * (length - tail)) / length == reads
+
+
 SCHEDULES = {
     "long rows": ((4096, 20000), 1),
     "inner axis": ((2048, 8192), 0),
@@ -216,6 +228,21 @@ def test_scans_read_ahead(element, ahead):
     for target in ("sm_75", "gfx942"):
         ((_, plain),) = built(made.steps, target)
         assert plain.loads == (128,)
+
+
+@pytest.mark.parametrize("element", ["f32", "bf16"])
+def test_scans_that_run_both_ways_leave_registers(element):
+    """Three programs on a core, each of which reads ahead: 2 MB on 132 of them and more."""
+    made = launch_of("cumprod_backward", element, (4096, 4096), 0)
+    ((step, kernel),) = built(made.steps, "sm_90")
+    check(step, kernel, "sm_90")
+    assert "cp.async" in kernel.assembly
+    threads = 32 * step.options("cuda")["num_warps"]
+    fit = 65536 // (threads * -(-kernel.registers // 8) * 8)
+    assert fit >= 3
+    at_once = min(step.programs, 132 * fit)
+    nbytes = 2 * made.tile.units * made.tile.block * DTYPES[element].itemsize
+    assert at_once * nbytes * (step.stages - 1) >= 2**21
 
 
 @pytest.mark.parametrize(
@@ -332,6 +359,42 @@ def test_negative_strides_on_amd(name):
             text = compile_step(step, TARGETS["gfx942"], far=far).assembly
             assert ("buffer_load" in text or "buffer_store" in text) == (sign > 0)
             assert "global_load" in text or sign > 0
+
+
+# What waves exchange through shared memory, and lanes of a wave among themselves.
+EXCHANGES = r"_dpp|ds_swizzle|ds_bpermute|v_permlane|v_readlane"
+
+
+def unguarded(text: str) -> bool:
+    """Whether a wave reads shared memory that one has written, with no barrier in between.
+
+    Of code without branches back, in which what follows in the text follows in time.
+    """
+    written = False
+    for opcode in re.findall(r"^\s+(ds_(?:write|store|read|load)\w*|s_barrier\w*)", text, re.M):
+        if opcode.startswith("s_barrier"):
+            written = False
+        elif opcode.startswith(("ds_write", "ds_store")):
+            written = True
+        elif written:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize("name", ["cumsum", "cummax_backward", "softmax_backward"])
+def test_folds_and_scans_on_amd(name, target):
+    """Lanes exchange within a wave, waves through shared memory behind a barrier, none by atomics.
+
+    That is all that is looked at of AMD's lowering: nothing of it is run.
+    """
+    ((step, kernel),) = built(launch_of(name, "f32", (4096, 4096)).steps, target)
+    check(step, kernel, target)
+    assert re.search(EXCHANGES, kernel.assembly)
+    assert kernel.shared > 0
+    assert not unguarded(kernel.assembly)
+    assert unguarded(re.sub(r"s_barrier\w*", "s_nop", kernel.assembly))
+    assert not re.search(r"atomic", kernel.assembly)
 
 
 @pytest.mark.parametrize("target", TARGETS if EVERYTHING else ("sm_75", "sm_100", "gfx942"))

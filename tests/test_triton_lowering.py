@@ -28,6 +28,7 @@ from pullback.gpu.tiles import Tile
 
 # Tiles as they are chosen, or made small so that rows have many blocks or several programs.
 BLOCKS, CHUNKS = Tile(1, 1024, 4, 1 << 20, 1), Tile(1, 512, 2, 1024, 3)
+TAIL = Tile(1, 512, 2, 4096, 1, tail=1024)
 CELLS = [
     ("cumsum", "f32", (3, 1000), -1, None),
     ("cumsum", "bf16", (2, 3000), -1, None),
@@ -38,12 +39,16 @@ CELLS = [
     ("cumprod_backward", "f32", (2, 300), -1, None),
     ("cumprod_backward", "f32", (1, 2500), -1, BLOCKS),
     ("cummax_backward", "f32", (2, 1000), -1, None),
+    ("cummax_backward", "f32", (300, 40), 0, None),
+    ("cummin_backward", "bf16", (1, 2500), -1, BLOCKS),
     ("logcumsumexp", "f32", (2, 1000), -1, None),
+    ("logcumsumexp_backward", "f32", (1, 2500), -1, BLOCKS),
     ("linear_recurrence", "f32", (2, 1000), -1, None),
     ("sum", "f32", (2, 9000), -1, None),
     ("std", "f32", (2, 1000), -1, None),
     ("softmax_backward", "f32", (3, 1000), -1, None),
     ("softmax_backward", "f32", (1, 2500), -1, CHUNKS),
+    ("softmax_backward", "f32", (1, 2500), -1, TAIL),
 ]
 
 

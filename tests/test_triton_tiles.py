@@ -82,6 +82,25 @@ def test_rows_that_are_looked_at_twice_are_held(item, held, most):
     assert not choose_tile("fold", item, most, 64, held=held).is_whole(most)
 
 
+@pytest.mark.parametrize(
+    ("item", "held", "tail"), [(4, 1, 16384), (4, 2, 16384), (2, 1, 32768), (8, 2, 8192)]
+)
+def test_rows_too_long_to_be_held_keep_their_tail(item, held, tail):
+    for length in (2**15 + 1, 2**16):
+        tile = choose_tile("fold", item, length, 4096, held=held, tailed=held)
+        if not tile.is_whole(length):
+            assert (tile.tail, tile.chunks) == (tail, 1)
+            # What is left for the loop is whole blocks, and ends where the tail begins.
+            assert tile.tail >= tile.block
+    assert not choose_tile("fold", item, 2**16 + 1, 4096, held=held, tailed=held).tail
+    assert not choose_tile("fold", item, 2**16, 64, held=held, tailed=held).tail
+    # Of three operands there is less of each, and of many not a block.
+    assert is_power(choose_tile("fold", item, 2**16, 4096, tailed=3).tail)
+    assert not choose_tile("fold", item, 2**16, 4096, tailed=16).tail
+    # A row that is looked at once, if it is not held, is not.
+    assert not choose_tile("fold", item, 2**16, 4096, held=held).tail
+
+
 def test_short_rows_share_a_program():
     tile = choose_tile("fold", 4, 8, 100_000)
     assert tile.block == 8
@@ -124,15 +143,18 @@ def test_enough_is_asked_for_at_once(work, item):
         programs = -(-units // tile.units) * tile.chunks
         asked = programs * tile.units * tile.block * item
         # Registers allow a scan half of it, a quarter where its elements are narrower than what it
-        # computes in, and a quarter of each of two operands if it runs both ways.
-        share = {"fold": 0.9, "scan": item / 8, "both ways": 0.25}[work]
+        # computes in, and half of that of each of two operands if it runs both ways.
+        share = {"fold": 0.9, "scan": item / 8, "both ways": item / 16}[work]
         assert asked >= share * IN_FLIGHT, (length, units, tile)
-        if work == "scan":
-            # Blocks ahead make up for it, with half of the programs at once where there are many.
-            nbytes = tile.units * tile.block * item
+        if work != "fold":
+            # Blocks ahead make up for it, with half of the programs at once where there are many,
+            # and three on each of 132 cores if they run both ways.
+            operands, at_once = 1, programs if programs <= FEW else programs // 2
+            if work == "both ways":
+                operands, at_once = 2, min(programs, 3 * 132)
+            nbytes = operands * tile.units * tile.block * item
             ahead = choose_stages(nbytes, programs) - 1
-            at_once = asked if programs <= FEW else asked / 2
-            assert at_once * ahead >= IN_FLIGHT, (length, units, tile)
+            assert at_once * nbytes * ahead >= IN_FLIGHT, (length, units, tile)
             assert ahead * nbytes <= AHEAD_BYTES
         assert programs >= FEW, (length, units, tile)
 

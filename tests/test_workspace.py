@@ -121,9 +121,9 @@ def test_on_another_device(run):
 def test_of_a_gpu(run, monkeypatch):
     """As a tensor of a GPU looks to the plan."""
     from pullback.api import plan as plans
-    from pullback.memory import view as interop
+    from pullback.memory import buffer
 
-    there = interop._bytes_at(4096, run.needed, "cuda:0", None)
+    there = buffer._bytes_at(4096, run.needed, "cuda:0", None)
     monkeypatch.setattr(plans, "byte_view", lambda given, name: there)
     run.refuses(object(), pb.InvalidProblemError, "memory on cpu.*got cuda:0")
 

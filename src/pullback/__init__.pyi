@@ -1161,7 +1161,7 @@ def prod_backward(
     """Backward of prod: dx[j] = dy·Π_{i≠j} x[i].
 
     Saves: x.
-    Edges: exact with any number of zeros, no division by x.
+    Edges: exact with any number of zeros.
     """
 
 @overload
@@ -1394,6 +1394,7 @@ def softmax(
     """softmax: y = exp(x) / Σ exp(x).
 
     Saves: none.
+    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
     """
 
 def softmax_backward(
@@ -1410,6 +1411,7 @@ def log_softmax(
     """log_softmax: y = x − log Σ exp(x).
 
     Saves: none.
+    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
     """
 
 def log_softmax_backward(

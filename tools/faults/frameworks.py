@@ -85,8 +85,8 @@ FAULTS = (
     Fault(
         "triton: reading ahead where it changes the order",
         "gpu/launch.py",
-        "if aside or self.shape.odd:",
-        "if aside:",
+        "if self.shape.odd:",
+        "if not self.shape.inputs:",
         "test_triton_compile.py::test_addresses_do_not_change_the_order_of_a_sum"
         "[cumsum-f32-shape4-0-sm_90]",
     ),
@@ -96,6 +96,21 @@ FAULTS = (
         "*((_UNSAFE,) if waits and _UNSAFE else ())",
         "*((_UNSAFE,) if not waits and _UNSAFE else ())",
         "test_triton_cudagraph.py::test_ops_are_tagged_where_a_call_on_a_gpu_waits[segment_sum]",
+    ),
+    Fault(
+        "triton: a row held in part begins its tail too early",
+        "gpu/rows.py",
+        "cut = (length - TAIL + B - 1) // B * B",
+        "cut = (length - TAIL) // B * B",
+        "test_triton_lowering.py::test_compiled_scans_and_folds"
+        "[softmax_backward-f32-shape18--1-tile18]",
+    ),
+    Fault(
+        "triton: a lane keeps its own state where it wants the one before",
+        "gpu/primitives.py",
+        "tl.where(alone2 != 0, own1, before2)",
+        "tl.where(alone2 != 0, own2, before2)",
+        "test_triton_lowering.py::test_compiled_scans_and_folds[cummax_backward-f32-shape8--1-None]",
     ),
     Fault(
         "triton: last chunk left out",

@@ -19,16 +19,8 @@ from ..core.vocabulary import BackendKind, PlanPreference
 from ..errors import InvalidProblemError, UnsupportedError
 from ..memory.given_back import LEAST, new_array
 from ..memory.overlap import overlaps, self_overlaps
-from ..memory.view import (
-    DTYPES,
-    View,
-    empty,
-    empty_like,
-    is_writable_kind,
-    mark_written,
-    output_view,
-    restore,
-)
+from ..memory.results import empty, empty_like, is_writable_kind, mark_written, restore
+from ..memory.view import DTYPES, View, output_view
 from ..memory.view import view as view_of
 from ..precision import forgets
 from .arrange import borders, check_marks, cut_into_rows, kept, stretched, widened

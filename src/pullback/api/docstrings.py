@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from ..core.declare import REQUIRED, Op, Operand, Parameter, Type
+from ..core.declare import REQUIRED, Op, Operand, Parameter, Role, Type
 
 _TYPES = {
-    Type.ELEMENT: "array",
     Type.BOOL: "array of bool",
     Type.INDEX: "array of int32 or int64",
-    Type.STATE: "array, float64 if it is one",
+    Type.STATE: "array, also of float64",
 }
 
 
-def _operand(operand: Operand, is_spared: bool) -> tuple[str, str]:
-    optional = ", optional" if operand.optional or is_spared else ""
+def _operand(operand: Operand, is_spared: bool, array: str) -> tuple[str, str]:
+    kind = array if operand.type is Type.ELEMENT else _TYPES[operand.type]
+    optional = ", optional" if is_spared or (operand.optional and "|" not in kind) else ""
     doc = f"{operand.doc} Checked if it is given, but not read." if is_spared else operand.doc
-    return f"{operand.name} : {_TYPES[operand.type]}{optional}", doc
+    return f"{operand.name} : {kind}{optional}", doc
 
 
-def _parameter(parameter: Parameter) -> tuple[str, str]:
-    hint = parameter.kind.hint
-    if parameter.choices:
+def _parameter(parameter: Parameter, hint: str) -> tuple[str, str]:
+    if parameter.choices and hint != "bool":
         hint = "{" + ", ".join(map(_quoted, parameter.choices)) + "}"
     default = "" if parameter.default is REQUIRED else f", default {_quoted(parameter.default)}"
     return f"{parameter.name} : {hint}{default}", parameter.doc
@@ -35,25 +34,41 @@ def _quoted(value: object) -> str:
 
 def _out(op: Op) -> tuple[str, str]:
     if len(op.writes) == 1:
-        return "out : array, optional", "Where to write; may be an input of the same shape."
+        is_cut = any(o.role is Role.IDS for o in op.reads)
+        own = "must not be an input" if is_cut else "may be an input of its shape"
+        return "out : array, optional", f"Where to write; {own}."
     listed = ", ".join(op.outputs)
     return "out : tuple of arrays, optional", f"Where to write {listed}; None makes a new one."
 
 
-def entries(names: Iterator[str], op: Op) -> Iterator[str]:
-    """The lines on the arguments of an op's function, in the order it takes them."""
+def _hint(parameter: Parameter) -> str:
+    return parameter.kind.hint
+
+
+def entries(
+    names: Iterator[str],
+    op: Op,
+    array: str = "array",
+    hint_of: Callable[[Parameter], str] = _hint,
+) -> Iterator[str]:
+    """The lines on the arguments of an op's function, in the order it takes them.
+
+    ``array`` is what its elements come in, and ``hint_of`` says what a parameter may be.
+    """
     operands, parameters = {o.name: o for o in op.reads}, {p.name: p for p in op.parameters}
     aliases = {p.alias: p for p in op.parameters if p.alias and p.alias not in parameters}
     for name in names:
-        if name == "out":
-            head, doc = _out(op)
-        elif name in operands:
-            head, doc = _operand(operands[name], name in op.spared)
+        if name in operands:
+            # A number may stand for an array of them.
+            number = f"{hint_of(parameters[name])} | " if name in parameters else ""
+            head, doc = _operand(operands[name], name in op.spared, number + array)
         elif name in aliases:
             same = aliases[name]
             head, doc = f"{name} : {same.kind.hint}, optional", f"Another name for {same.name}."
+        elif name in parameters:
+            head, doc = _parameter(parameters[name], hint_of(parameters[name]))
         else:
-            head, doc = _parameter(parameters[name])
+            head, doc = _out(op)
         yield head
         yield from textwrap.wrap(doc, 92, initial_indent="    ", subsequent_indent="    ")
 
@@ -64,7 +79,7 @@ def docstring(op: Op, names: Iterator[str]) -> str:
     lines = [f"{what}: {op.formula}.", "", "Parameters", "----------", *entries(names, op)]
     lines += ["", "Returns", "-------"]
     for operand in op.writes:
-        lines += [f"{operand.name} : array", f"    {operand.doc}"]
+        lines += [f"{operand.name} : array of the kind that was given", f"    {operand.doc}"]
     notes = [f"Saves: {', '.join(sorted(op.needs.difference(op.spared))) or 'none'}."]
     if op.edges:
         notes.append(f"Edges: {op.edges}.")

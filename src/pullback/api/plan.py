@@ -32,8 +32,10 @@ from ..errors import (
     WorkspaceTooSmallError,
 )
 from ..formulas.record import looks_back
+from ..memory.buffer import byte_view
 from ..memory.overlap import overlaps, same_memory, self_overlaps
-from ..memory.view import View, as_numpy, byte_view, mark_written, output_view, view
+from ..memory.results import mark_written
+from ..memory.view import View, as_numpy, output_view, view
 from ..threads import get_num_threads
 from . import descriptors as d
 from .arrange import check_marks, stretched
@@ -458,13 +460,21 @@ class Plan:
             The operands and outputs of the op by name. Saves that the op does not need are ignored;
             of several outputs, those that are None are not computed.
         """
+        bare = self._bare
+        if (
+            stream is None
+            and workspace is None
+            and len(operands) == bare.count
+            and bare.packed().run(operands)
+        ):
+            return
         runnable = self._runnable_for(operands)
         if stream is None and runnable.problem.is_segmented:
             if len(operands) == runnable.count and runnable.packed().run(operands, workspace):
                 return
         elif workspace is None and stream is None:
             if len(operands) == runnable.count:
-                if runnable.packed().run(operands):
+                if runnable is not bare and runnable.packed().run(operands):
                     return
             elif runnable.skips and runnable.packed_part(operands):
                 return

@@ -84,15 +84,37 @@ def _entry() -> Native:
     return compile_words(python_call)
 
 
+def _defined(name: str, code: Native) -> _MethodDef:
+    """The definition of a builtin, which whatever is made of it points to."""
+    definition = _MethodDef(name.encode(), code.address, _METH_FASTCALL, None)
+    _kept.append((code, definition))
+    return definition
+
+
+def _made(definition: _MethodDef, itself: int) -> Any:
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    return new(ctypes.addressof(definition), itself, None)
+
+
 @cache
 def builtin(name: str) -> Any:
     """``f(*words) -> word``: the function of that name in :mod:`.dispatch`."""
     from .dispatch import BUILTINS
 
     native = compile_words(BUILTINS[name])
-    definition = _MethodDef(name.encode(), _entry().address, _METH_FASTCALL, None)
-    _kept.append((native, definition))  # the builtin points to them
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype = ctypes.py_object
-    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    return new(ctypes.addressof(definition), native.address, None)
+    _kept.append(native)
+    return _made(_defined(name, _entry()), native.address)
+
+
+@cache
+def _array_call() -> _MethodDef:
+    from .dispatch import array_call
+
+    return _defined("array_call", compile_words(array_call))
+
+
+def on_arrays(expected: int) -> Any:
+    """``f(*arrays) -> word`` of arrays as the words at that address expect them."""
+    return _made(_array_call(), expected)

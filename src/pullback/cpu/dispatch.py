@@ -9,6 +9,28 @@ from __future__ import annotations
 import mmap
 
 from ..memory.large_pages import ADVICE
+from .array_words import (
+    ARRAY_TYPE,
+    BYTES,
+    COUNT,
+    DATA,
+    DTYPE,
+    ENTRIES,
+    ENTRY_WORDS,
+    FLAGS,
+    IS_DTYPE,
+    LOW_BITS,
+    MOST_AXES,
+    OF_RANK,
+    PROGRAM,
+    RANK,
+    SHAPE,
+    SIZES,
+    STRIDES,
+    TYPE,
+    WITH_FLAGS,
+    WRITTEN,
+)
 from .builtin import MOST_WORDS, places
 from .codegen.functions import inner
 from .codegen.memory import (
@@ -141,6 +163,61 @@ def run_program(words, count):
                 return k + 1
             call_kernel(word(phase, KERNEL), block, 0, word(phase, UNITS))
     return 0
+
+
+@inner
+def is_as_expected(array, entry, array_type):
+    """Whether an object is a NumPy array as an entry says."""
+    if word(array, TYPE) != array_type or word(array, DTYPE) != word(entry, IS_DTYPE):
+        return False
+    rank, flags = low_half(word(array, RANK)), word(entry, WITH_FLAGS)
+    if rank != word(entry, OF_RANK) or low_half(word(array, FLAGS)) & flags != flags:
+        return False
+    sizes, shape, strides = entry + 8 * SIZES, word(array, SHAPE), word(array, STRIDES)
+    for k in range(rank):
+        if word(shape, k) != word(sizes, k):
+            return False
+        if word(strides, k) != word(sizes, MOST_AXES + k):
+            return False
+    return word(array, DATA) & word(entry, LOW_BITS) == 0
+
+
+@inner
+def are_apart(entries, addresses, count):
+    """Whether no array that is written overlaps another one."""
+    for k in range(count):
+        entry, at = entries + 8 * ENTRY_WORDS * k, word(addresses, k)
+        if word(entry, WRITTEN) != 0:
+            for j in range(count):
+                other, place = entries + 8 * ENTRY_WORDS * j, word(addresses, j)
+                before = place < at + word(entry, BYTES)
+                if j != k and before and at < place + word(other, BYTES):
+                    return False
+    return True
+
+
+@inner
+def array_call(function, arguments, count):
+    """The C function of a call on arrays: ``self`` is an int, the address of what it expects.
+
+    What :func:`run_program` gives, or -1 where the arrays are not as expected and nothing is done.
+    """
+    expected, words = call(_as_word(), function), _room_for_words()
+    if count != word(expected, COUNT):
+        return call(_as_int(), -1)
+    entries, addresses = expected + 8 * ENTRIES, words + 8
+    for k in range(count):
+        array, entry = word(arguments, k), entries + 8 * ENTRY_WORDS * k
+        if not is_as_expected(array, entry, word(expected, ARRAY_TYPE)):
+            return call(_as_int(), -1)
+        set_word(addresses, k, word(array, DATA))
+    if not are_apart(entries, addresses, count):
+        return call(_as_int(), -1)
+    set_word(words, 0, word(expected, PROGRAM))
+    thread = call(_let_others())
+    answer = run_program(words, count + 1)
+    call(_take(), thread)
+    return call(_as_int(), answer)
 
 
 @inner

@@ -352,7 +352,7 @@ class Launch:
 
 def _tile(problem: Problem, columns: int, units: int, threads: int) -> int:
     """Columns per tile: as many as the cache holds, but enough tiles that every thread has some."""
-    formula, widest = problem.formula, WIDEST_TILE
+    formula, widest = problem.formula_in_doubles, WIDEST_TILE
     if isinstance(formula, ScanFormula):
         widest = WIDEST_BOTH_WAYS if formula.prefix else WIDEST_ONE_WAY
     # A row of accumulators for each lane, one of totals, and one of what is known.

@@ -16,7 +16,14 @@ from . import segment_words as segment
 from .compile import Kernel, compile_kernel
 from .data import constant_words, numbered
 from .program import WORKSPACE, Patch, Phase, Program
-from .segment_words import TILE_COLUMNS, counting_bytes, folds_in_tiles
+from .segment_words import (
+    TILE_COLUMNS,
+    counting_bytes,
+    folds_in_tables,
+    folds_in_tiles,
+    is_dear,
+    table_slots,
+)
 from .words import CONSTANTS, FRONT, ITEMSIZE, LANES, LINE
 
 # What the kernels are compiled for that only look at ids.
@@ -86,8 +93,6 @@ def tiles_of(problem: Problem, threads: int) -> Tiles | None:
     state = 8 * problem.num_segments * len(formula.passes[0].monoid.state)
     room = machine.here().caches.last_level // 2 // threads
     counts = counting_bytes(formula, problem.num_segments)
-    if columns == 1:
-        return Tiles(1, 1, state + counts) if state <= room else None
     fitting = room // state // LANES * LANES if state else TILE_COLUMNS
     even = -(-columns // threads // LANES) * LANES
     width = min(fitting, max(LANES, even))
@@ -96,10 +101,41 @@ def tiles_of(problem: Problem, threads: int) -> Tiles | None:
     return Tiles(width, -(-columns // width), state * width + counts)
 
 
+def lanes_of(problem: Problem) -> int:
+    """Lanes that a row of few columns takes: a power of two, 0 where there are more than eight."""
+    columns = problem.embedding_dim
+    return 1 << (columns - 1).bit_length() if 0 < columns <= LANES else 0
+
+
+def table_bytes(problem: Problem) -> int:
+    """Bytes of a table of all segments, to which rows of few columns are folded as they come.
+
+    0 where rows are sorted instead: by their ids already, for a formula that asks where in its
+    segment a row is, or since the table would not fit the caches.
+    """
+    formula, segments = record_of(problem), problem.num_segments
+    rows_in_any_order = order_of(problem) == "unsorted" and way_of(problem) == "runs"
+    if not rows_in_any_order or not lanes_of(problem) or not folds_in_tables(formula):
+        return 0
+    states = 8 * lanes_of(problem) * table_slots(formula) * segments
+    if states > machine.here().caches.last_level // 2:
+        return 0
+    return states + counting_bytes(formula, segments) + 2 * LINE
+
+
+def lifted_bytes(problem: Problem) -> int:
+    """Bytes beside a table for what its rows are folded as."""
+    is_any = any(is_dear(step) for step in record_of(problem).passes)
+    return 8 * lanes_of(problem) * problem.num_inputs if is_any else 0
+
+
 def workspace_bytes(problem: Problem) -> int:
     """Bytes that suffice for the order of the rows, or for states, whatever the threads."""
     if order_of(problem) != "unsorted" or way_of(problem) != "runs":
         return 0
+    table = table_bytes(problem)
+    if table:
+        return table + lifted_bytes(problem)
     tiles = tiles_of(problem, 1)
     ordering = segment.sorting_bytes(problem.num_inputs, problem.num_segments)
     if tiles is None:
@@ -128,6 +164,7 @@ class SegmentKey:
     types: tuple[tuple[str, str], ...] = ()  # of operands that do not have the element type
     packed: bool = False
     narrow: bool = False  # less than eight columns
+    lanes: int = 0  # that a row takes, where several share a vector
 
 
 @cache
@@ -140,7 +177,7 @@ def kernel_for(key: SegmentKey) -> Kernel:
 
     def make():
         from .codegen.operands import Operands
-        from .loops import segment_narrow, segment_rows
+        from .loops import segment_narrow, segment_rows, segment_tables
 
         operands = Operands(
             element,
@@ -152,6 +189,11 @@ def kernel_for(key: SegmentKey) -> Kernel:
             types=dict(key.types),
             asked=names_read(formula),
         )
+        if key.lanes:
+            what = "apply" if key.way == "pointwise" else key.way
+            return segment_tables.make_kernel(
+                formula, element, operands, key.lanes, key.packed, what
+            )
         loops = segment_narrow if key.narrow else segment_rows
         if key.way == "pointwise":
             return loops.make_pointwise_kernel(formula, element, operands)
@@ -165,8 +207,8 @@ def kernel_for(key: SegmentKey) -> Kernel:
     if key.way == "runs":
         way = "together" if key.together else "in_order"
     else:
-        way = f"{key.way}_packed" if key.packed else key.way
-    way += "_narrow" if key.narrow else ""
+        way = key.way.replace(" ", "_") + ("_packed" if key.packed else "")
+    way += "_narrow" if key.narrow else f"_{key.lanes}_lanes" if key.lanes else ""
     # What was chosen is in the formula: ids and offsets share a kernel that has the same one.
     words = (key.op.name, element, operands, f"segment_{way}")
     return compile_kernel("-".join(words), formula, make)
@@ -183,6 +225,21 @@ def plain_kernel(which: str, *arguments: Any) -> Kernel:
         return kernel
 
     return compile_kernel("-".join(("segment", which, *map(str, arguments))), _NO_FORMULA, make)
+
+
+def _are_dense(
+    problem: Problem,
+    operands: list[Operand],
+    strides: Mapping[str, tuple[int, ...]],
+    item: Mapping[str, int],
+) -> bool:
+    """Whether columns fill their lanes, and rows follow each other in memory as in the lanes."""
+    columns = problem.embedding_dim
+    return columns == lanes_of(problem) and all(
+        strides[o.name][1] == item[o.name]
+        and (o.role is Role.ROW or strides[o.name][0] == columns * item[o.name])
+        for o in operands
+    )
 
 
 class SegmentLaunch:
@@ -237,14 +294,24 @@ class SegmentLaunch:
         template[segment.FIRST_OUTPUT] = len(operands) - len(outputs)
         patches = [Patch(segment.IDS, by)]
         patches += [Patch(segment.OPERANDS + 3 * k, o.name) for k, o in enumerate(operands)]
+        item = {o.name: ITEMSIZE[dtypes.get(o.name, problem.element)] for o in operands}
+        if key.way == "pointwise" and lanes_of(problem):
+            dense = _are_dense(problem, operands, strides, item)
+            key = replace(key, lanes=lanes_of(problem), packed=dense, narrow=False, together=False)
         phases = self._phases(problem, key, ids, operands)
+        table = table_bytes(problem)
+        if table:
+            patches += [Patch(segment.STATES, WORKSPACE), Patch(segment.LIFTED, WORKSPACE, table)]
+            dense = _are_dense(problem, operands, strides, item)
+            phases = self._of_table(problem, replace(key, packed=dense), phases[0].traffic)
+            workspace = table + lifted_bytes(problem)
+            self.program = Program(template, patches, phases, strides, workspace, threads)
+            return
         tiles = tiles_of(problem, max(1, pool.threads_for(2, phases[0].traffic, threads)))
         workspace = tiles.bytes if tiles else workspace_bytes(problem)
         if tiles:
-            item = ITEMSIZE[problem.element]
-            alone = problem.embedding_dim == 1
-            packed = not alone and all(strides[o.name][1] == item for o in operands)
-            key = replace(key, way="tiles", packed=packed, narrow=alone)
+            packed = all(strides[o.name][1] == item[o.name] for o in operands)
+            key = replace(key, way="tiles", packed=packed, narrow=False)
             kernel = partial(kernel_for, key)
             phases = [Phase(kernel, tiles.count, phases[0].traffic)]
             template[segment.TILE] = tiles.columns
@@ -288,6 +355,22 @@ class SegmentLaunch:
             kernel = partial(plain_kernel, "clear", key.element, ids, by_offsets)
             phases.append(Phase(kernel, rows, rows * (width + ITEMSIZE[ids])))
         return phases
+
+    @staticmethod
+    def _of_table(problem: Problem, key: SegmentKey, traffic: int) -> list[Phase]:
+        """Folds to a table, and what rows make of it."""
+        formula, rows = record_of(problem), problem.num_inputs
+
+        def phase(way: str, units: int) -> Phase:
+            few = replace(key, way=way, lanes=lanes_of(problem), narrow=False)
+            return Phase(partial(kernel_for, few), units, traffic)
+
+        phases = []
+        for k, step in enumerate(formula.passes):
+            if is_dear(step):
+                phases.append(phase(f"lift {k}", rows))
+            phases.append(phase(f"fold {k}", 1))
+        return [*phases, phase("apply", rows)] if formula.apply else phases
 
     @staticmethod
     def _sorting(ids: str, parts: int) -> list[Phase]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..formulas.record import RowFormula, names_read
+from ..formulas.bind import primitives_of
+from ..formulas.record import Pass, RowFormula, names_read
 from .words import LINE
 
 # Words 11 to 18 hold the constants of formulas,
@@ -17,7 +18,8 @@ ORDER = 5  # workspace: row numbers in order of id
 STARTS = 6  # workspace: where each segment begins in ORDER
 COUNTS = 7  # workspace: rows of each part in each segment, then where the next of them goes
 PARTS = 8  # parts the rows are sorted in
-STATES, TILE = 5, 8  # where tiles are folded: workspace for the states of a tile, and its columns
+STATES, TILE = 5, 8  # where tiles or tables are: workspace for states, and columns of a tile
+LIFTED = 7  # where tables are: workspace for what rows are folded as
 BY_OFFSETS = 6  # where rows of a segment lie together: whether offsets say so, or sorted ids
 ID_SIZE = 9  # bytes of an id or offset, for kernels that take either size
 FLAGS, ORDERED = 9, 8  # of a check: its answer, two rows; whether order matters
@@ -67,3 +69,37 @@ def folds_in_tiles(formula: RowFormula, row: tuple[str, ...]) -> bool:
 def counting_bytes(formula: RowFormula, segments: int) -> int:
     """What a tile takes to count the rows of every segment, where the formula asks for it."""
     return -(-8 * segments // LINE) * LINE if "extent" in names_read(formula) else 0
+
+
+def folds_in_tables(formula: RowFormula) -> bool:
+    """Whether there are passes, which need nothing of a row but itself and its segment."""
+    if not formula.passes:
+        return False
+    of_rows = replace(
+        formula,
+        finish=None,
+        passes=tuple(replace(step, close=None) for step in formula.passes),
+    )
+    return "extent" not in names_read(of_rows) and not {"index", "first"} & names_read(formula)
+
+
+def table_slots(formula: RowFormula) -> int:
+    """Values that a table has for a column of a segment: what is known, or is being folded."""
+    known, most = 0, 0
+    for step in formula.passes:
+        state = len(step.monoid.state) if step.monoid else 0
+        most = max(most, known + state)
+        known += len(step.names)
+    return max(most, known)
+
+
+def is_dear(step: Pass) -> bool:
+    """Whether the number that a row is folded as takes longer to make than to fold."""
+    if step.monoid is None or len(step.monoid.state) > 1:
+        return False
+    return "exp" in primitives_of(step.monoid.lift)
+
+
+def reads_lifted(formula: RowFormula) -> bool:
+    """Whether what was made to be folded serves ``apply``, too."""
+    return formula.from_lifted is not None and is_dear(formula.passes[-1])

@@ -109,6 +109,7 @@ class Cut:
         self._data = {**problem.constants, FRONT: self.extent - 1.0 if problem.reverse else 0.0}
         self._element_dtype = ELEMENTS[problem.element].dtype
         self._precision = problem.precision
+        self._positions = problem.positions
         self._kept: dict[tuple[Any, ...], tuple[Op, Runnable]] = {}
         if isinstance(self.formula, RowFormula):
             kinds = {o.symbol: element_of(problem, o.name, None) for o in problem.reads}
@@ -234,7 +235,7 @@ class Cut:
 
     def check_rows(self, rows: Mapping[str, Array]) -> None:
         """Raise for operands with one element for each row that name no position of the axis."""
-        for o in self.problem.positions:
+        for o in self._positions:
             if o.name in rows:
                 check_positions(self.problem, o, np.asarray(rows[o.name]))
 
@@ -366,6 +367,11 @@ class Cut:
     def combine(self, sweep: int, state: Array, summary: Array) -> Array:
         """The states behind a piece, of those in front of it and of its blocks."""
         return self._joined(sweep, state, summary)[0]
+
+    def combined(self, sweep: int, state: Array, summary: Array) -> Array:
+        """The states in front of every block of a piece, and then those behind it."""
+        total, fronts = self._joined(sweep, state, summary)
+        return np.concatenate((fronts, total[..., None, :]), -2)
 
     def apply(
         self, piece: Piece, states: Sequence[Array], out: Mapping[str, Array] | None = None

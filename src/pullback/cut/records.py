@@ -210,6 +210,7 @@ def apply_record(formula: Formula, bools: frozenset[str]) -> Formula:
             narrow=None,
             in_doubles=None,
             online=None,
+            usual=None,
             before=(),
         )
     monoid = replace(formula.monoid, lift=place(formula.monoid.lift))
@@ -345,7 +346,12 @@ def segment_apply_record(formula: RowFormula) -> RowFormula:
     assert formula.apply is not None
     passes = _segment_passes(formula, len(formula.passes), segment_sweeps(formula))
     return replace(
-        formula, passes=passes, apply=_in_segment(formula.apply), narrow=None, in_doubles=None
+        formula,
+        passes=passes,
+        apply=_in_segment(formula.apply),
+        narrow=None,
+        in_doubles=None,
+        usual=None,
     )
 
 

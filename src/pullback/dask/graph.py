@@ -26,8 +26,8 @@ from . import tasks
 
 Key = tuple[Any, ...]
 Chunks = tuple[tuple[int, ...], ...]
-# Summaries that are gathered at a time, where the caller does not say.
-SPLIT_EVERY = 8
+# Summaries that are gathered at a time where the caller does not say: as many as dask.array takes.
+SPLIT_EVERY = 16
 
 
 class Graph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -115,18 +116,15 @@ def joined(
     state = cut.begin(sweep, blocks.shape[:-2], held)
     if cut.sweeps[sweep].whole:
         return [cut.combine(sweep, state, blocks)]
-    found, at = [state], 0
-    for count in counts:
-        state = cut.combine(sweep, state, blocks[..., at : at + count, :])
-        found.append(state)
-        at += count
-    return found
+    # All blocks at once: every other task waits for this one.
+    found = cut.combined(sweep, state, blocks)
+    return [np.ascontiguousarray(found[..., at, :]) for at in accumulate(counts, initial=0)]
 
 
 def applied(place: Place, only: str, *given: Any) -> Any:
     """The results of a chunk by name, or the only one."""
     cut, piece, states = place.piece(given)
-    cut.check_rows({o.name: piece.operands[o.name] for o in cut.problem.positions})
+    cut.check_rows(piece.operands)
     found = cut.apply(piece, states)
     return found[only] if only else found
 

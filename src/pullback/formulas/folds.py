@@ -104,6 +104,12 @@ def plain_product(m1, e1, m2, e2):
     return m1 * m2, e1
 
 
+def is_near(product_m):
+    """Whether :func:`far_held_product` leaves a product where it is."""
+    size = absolute(product_m)
+    return (size >= 2.0**-300) & (size <= 2.0**300)
+
+
 def scaled_sum(m1, e1, m2, e2):
     """The sum of two scaled numbers, normalised."""
     top = maximum(e1, e2)
@@ -156,6 +162,7 @@ HELD_PRODUCT = Monoid(
     ("product_m", "product_e"),
     brief=plain_product,
     briefly=3,
+    brief_holds=is_near,
 )
 # The same without a scale, for libraries that differentiate it.
 FACTORS = Monoid(value, multiply, (1.0,), ("product",))

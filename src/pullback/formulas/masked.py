@@ -41,9 +41,11 @@ def masked(record: RowFormula, outside: float = 0.0) -> RowFormula:
         narrow=record.narrow and masked(record.narrow, outside),
         online=record.online and masked(record.online, outside),
         in_doubles=record.in_doubles and masked(record.in_doubles, outside),
+        in_singles=tuple((element, masked(r, outside)) for element, r in record.in_singles),
         differentiable=record.differentiable and _masked_either(record.differentiable, outside),
         copies=False,
         counts=record.counts if outside == 0 else None,
+        usual=None,
     )
 
 

@@ -9,9 +9,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .folds import far_held_product, multiply, plain_product, scaled_product, value
+from .folds import (
+    HELD_PRODUCT,
+    far_held_product,
+    is_near,
+    multiply,
+    plain_product,
+    scaled_product,
+    value,
+)
 from .primitives import INF, NAN, absolute, exponent, isnan, ldexp, mantissa, where
-from .record import Monoid, Pass, RowFormula, ScanFormula
+from .record import Monoid, Pass, RowFormula, ScanFormula, Usual
 
 
 def is_ordinary(x):
@@ -100,9 +108,32 @@ COUNTED = Monoid(
     ("product_m", "product_e", "zeros", "infs", "nans"),
     brief=counts_joined_briefly,
     briefly=3,
+    brief_holds=is_near,
 )
 GAINS = ("gain", "of_zero", "of_inf", "of_nan")
-GAINS_BY_COUNTS = RowFormula((Pass(COUNTED, gains, GAINS),), apply=gain_without)
+
+
+# A product that is neither 0 nor infinite nor NaN has no such factor: there is nothing to count.
+
+
+def gain_and_product(dy, product_m, product_e):
+    return ldexp(product_m * dy, product_e), product_m
+
+
+def has_counted(product):
+    return (product == 0) | (absolute(product) == INF) | isnan(product)
+
+
+def gain_over(x, gain):
+    return gain / x
+
+
+ORDINARY_GAIN = RowFormula(
+    (Pass(HELD_PRODUCT, gain_and_product, ("gain", "product")),), apply=gain_over
+)
+GAINS_BY_COUNTS = RowFormula(
+    (Pass(COUNTED, gains, GAINS),), apply=gain_without, usual=Usual(ORDINARY_GAIN, has_counted)
+)
 
 # The same with the sign of dy for a gradient of 0, as it is where the counts are looked at.
 

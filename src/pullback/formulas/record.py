@@ -29,7 +29,8 @@ class Monoid:
     changes is their state too. Where ``counts`` holds for none of some elements, their states are
     the identity, and a schedule may pass them over. ``brief`` may stand for ``combine`` with the
     states of up to ``briefly`` elements, one after the other, before the next is combined: in the
-    end the same bits for less.
+    end the same bits for less. Where ``brief_holds`` of the state that ``brief`` gives with the
+    next, ``combine`` gives the same bits.
     """
 
     lift: Callable
@@ -40,6 +41,7 @@ class Monoid:
     counts: Callable | None = None
     brief: Callable | None = None
     briefly: int = 0
+    brief_holds: Callable | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,17 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Usual:
+    """A shorter record for rows of which ``unless`` does not hold, with the same bits.
+
+    ``unless`` asks for what the passes of that record give.
+    """
+
+    formula: RowFormula
+    unless: Callable
+
+
+@dataclass(frozen=True)
 class RowFormula:
     """Passes over the axis, then either one value per row or one value per element.
 
@@ -103,6 +116,9 @@ class RowFormula:
     in_doubles
         Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU:
         whose range leaves room for what would leave that of a narrower type.
+    in_singles
+        Stand in where arithmetic is float32, as on GPUs, by the name of the element type: what they
+        compute stays within its range.
     differentiable
         Stands in where a library differentiates the record on its arrays: arithmetic alone, with
         the derivatives of the op, where this one chooses among cases by what elements are.
@@ -124,6 +140,8 @@ class RowFormula:
     from_lifted
         ``apply`` by what the last pass lifted of the element, a single number called ``lifted``:
         the same arithmetic, of which a schedule that kept that number need not do all.
+    usual
+        A shorter way for most rows, which a schedule may try first.
     """
 
     passes: tuple[Pass, ...] = ()
@@ -131,6 +149,7 @@ class RowFormula:
     apply: Callable | None = None
     narrow: RowFormula | None = None
     in_doubles: RowFormula | None = None
+    in_singles: tuple[tuple[str, RowFormula], ...] = ()
     differentiable: RowFormula | ScanFormula | None = None
     online: RowFormula | None = None
     copies: bool = False
@@ -139,6 +158,7 @@ class RowFormula:
     lifts_singles: bool = False
     counts: Callable | None = None
     from_lifted: Callable | None = None
+    usual: Usual | None = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +217,12 @@ class ScanFormula:
         Products are guarded (:data:`.folds.GUARDED`). Without the guards all bits are the same,
         unless a NaN shows in an output or in the state behind the elements scanned: a schedule
         may try that first.
+    in_doubles
+        Stands in for elements narrower than float64 where arithmetic is float64, as on the CPU.
+    running_product
+        The state is the mantissa and the exponent of a product of elements, and ``finish`` their
+        ``ldexp``: a schedule may multiply some elements as they are, while nothing leaves the range
+        of a float64.
     """
 
     monoid: Monoid
@@ -211,6 +237,8 @@ class ScanFormula:
     quiet: Quiet | None = None
     scaled: Scaled | None = None
     guarded: bool = False
+    in_doubles: RowFormula | None = None
+    running_product: bool = False
 
 
 Formula = RowFormula | ScanFormula
@@ -220,9 +248,12 @@ LIFTED = "lifted"
 
 def in_doubles(formula: Formula, element: str) -> Formula:
     """The record for elements of a type that are computed in float64."""
-    if element == "f64" or isinstance(formula, ScanFormula):
-        return formula
-    return formula.in_doubles or formula
+    return formula if element == "f64" else formula.in_doubles or formula
+
+
+def in_singles(formula: Formula, element: str) -> Formula | None:
+    """The record that stays within float32 for elements of a type, if a formula has one."""
+    return dict(formula.in_singles).get(element) if isinstance(formula, RowFormula) else None
 
 
 def functions_of(formula: Formula) -> tuple[Callable, ...]:
@@ -233,6 +264,8 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
             found += [*_monoid_functions(step.monoid), step.close, step.start]
             found += [step.again.start] if step.again else []
         found += [formula.finish, formula.apply, formula.counts, formula.from_lifted]
+        if formula.usual:
+            found += [*functions_of(formula.usual.formula), formula.usual.unless]
     else:
         found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
         found += [formula.finish, formula.prefix_start, formula.start, formula.end]
@@ -288,4 +321,6 @@ def repeats(formula: Formula) -> bool:
 
 
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
-    return [monoid.lift, monoid.combine, monoid.counts, monoid.brief] if monoid else []
+    if monoid is None:
+        return []
+    return [monoid.lift, monoid.combine, monoid.counts, monoid.brief, monoid.brief_holds]

@@ -32,6 +32,7 @@ from .primitives import (
     sqrt,
     where,
 )
+from .product import GAINS_BY_COUNTS
 from .record import Monoid, Pass, RowFormula, Scaled, ScanFormula
 
 
@@ -119,7 +120,8 @@ EXTREME_BACKWARD = {
 
 
 # prod: the product of the others is (product before) * (product after), so no division by x, and
-# any number of zeros is exact.
+# any number of zeros is exact. Of elements narrower than float64 it is the product of all but for
+# zeros, infinities and NaN, which are counted, over the element.
 
 
 def product_itself(product_m, product_e):
@@ -147,6 +149,7 @@ PROD_BACKWARD = ScanFormula(
     against=True,
     prefix=Monoid(PRODUCT.lift, PRODUCT.combine, PRODUCT.identity, ("before_m", "before_e")),
     scaled=Scaled(factor="x", gradient="dy"),
+    in_doubles=GAINS_BY_COUNTS,
 )
 
 

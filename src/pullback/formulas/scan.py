@@ -73,6 +73,7 @@ def _forward(
     finish: Callable,
     exclusive_in_run: Callable,
     in_run: Monoid | None = None,
+    running_product: bool = False,
 ) -> Callable[..., ScanFormula]:
     """The records of a scan by ``exclusive`` and whether it is cut into runs.
 
@@ -85,7 +86,13 @@ def _forward(
         if resets:
             monoid = in_run or cut_into_runs(whole)
             output = exclusive_in_run if exclusive else finish
-        made = ScanFormula(monoid, output, inclusive=not exclusive, against=False)
+        made = ScanFormula(
+            monoid,
+            output,
+            inclusive=not exclusive,
+            against=False,
+            running_product=running_product and not resets,
+        )
         return at_borders(made, reverse)
 
     return record
@@ -155,7 +162,7 @@ def exclusive_product_gradient(before_m, before_e, passed_m, passed_e):
     return where(passed_m == 0, 0.0, ldexp_of_sum(before_m * passed_m, before_e + passed_e))
 
 
-cumprod = _forward(PRODUCT, product_itself, product_in_run)
+cumprod = _forward(PRODUCT, product_itself, product_in_run, running_product=True)
 PRODUCT_BEFORE = Monoid(PRODUCT.lift, scaled_product, PRODUCT.identity, ("before_m", "before_e"))
 
 

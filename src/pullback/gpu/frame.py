@@ -27,7 +27,7 @@ from ..formulas.record import (
     repeats,
 )
 from .bind import bind
-from .primitives import pick
+from .primitives import earlier, pick
 from .source import Source, compile_source
 
 STORED = {n: f"tl.{e.dtype.name}" for n, e in ELEMENTS.items()} | {"bool": "tl.int1"}
@@ -93,6 +93,7 @@ class Shape:
     long: bool = False  # positions along the axis may exceed what float32 counts
     backwards: bool = False  # the forward direction runs towards lower indices
     fast: bool = False  # values of a row may be computed in float32
+    in_range: bool = False  # the formula stays within the range of float32
     stays_narrow: bool = False  # a held row stays as it is stored, and is widened for every look
     in_vectors: tuple[str, ...] = ()  # sizes and strides that are passed in vectors
     vector: int = 1  # elements of such a vector
@@ -175,7 +176,7 @@ class Frame:
     def __init__(self, formula: RowFormula | ScanFormula, shape: Shape, extra: tuple[str, ...]):
         self.formula, self.shape, self.extra = formula, shape, extra
         self.source = Source()
-        self.names: dict = {"tl": tl, "pick": pick}
+        self.names: dict = {"tl": tl, "pick": pick, "earlier": earlier}
         # What is repeated until nothing moves compares sums with elements, digit by digit.
         self.compute = "tl.float64" if repeats(formula) else COMPUTE[shape.element]
         self.axis_dim = 0 if shape.across else 1
@@ -312,11 +313,13 @@ class Frame:
         base = f"even_{port.name}" if twin else f"at_{port.name}"
         return f"{self.units(base)} + {along}"
 
-    def loaded(self, port: Port, place: str, mask: str, kind: str, twin: str = "") -> str:
+    def loaded(
+        self, port: Port, place: str, mask: str, kind: str, twin: str = "", position: str = ""
+    ) -> str:
         """What formulas get to see of an operand: a condition, or a number of some type."""
         text = f"tl.load({place}, mask={mask}, other=0)"
         if twin:
-            never = f"({mask} & {self.lanes('(axis >= length + B)')})"
+            never = f"({mask} & {self.lanes(f'({position} >= length + B)')})"
             text = f"tl.where({never}, tl.load({twin}, mask={never}, other=0), {text})"
         return f"({text} != 0)" if port.dtype == "bool" else f"{text}.to({kind})"
 
@@ -360,7 +363,7 @@ class Frame:
         else:
             place, kind = self.place(port, position), kind or self.type_in_tile(port)
         twin = self.place(port, position, twin=True) if port.odd and not per_unit else ""
-        text = self.loaded(port, place, mask, kind, twin)
+        text = self.loaded(port, place, mask, kind, twin, position)
         if name not in full and borders.get(back):
             text = f"tl.where({exists}, {text}, {literal(borders[back])})"
             text = f"({text} != 0)" if port.dtype == "bool" else text
@@ -372,9 +375,9 @@ class Frame:
         names = [*self.shape.full, *(f"{n}_before" for n in self.shape.full)]
         return [n for n in dict.fromkeys(names) if n in wanted]
 
-    def store(self, port: Port, value: str) -> None:
+    def store(self, port: Port, value: str, position: str = "axis", mask: str = "here") -> None:
         """A tile of an output."""
-        self._store(port, self.place(port, "axis"), value, "here")
+        self._store(port, self.place(port, position), value, mask)
 
     def store_units(self, port: Port, value: str, mask: str = "inside") -> None:
         """One value for every unit."""
@@ -436,9 +439,11 @@ class Frame:
         """A carry of each unit spread over the tile, as the elements meet it.
 
         Carries are float64 and widen what they meet, so that a long axis loses nothing between
-        blocks. Where exp is taken they are narrowed: float64 exp is an order slower.
+        blocks. Where exp is taken, or numbers are scaled, they are narrowed: that is an order
+        slower in float64 and takes twice the registers.
         """
-        narrow = f".to({self.kind})" if "exp" in primitives_of(monoid.combine) else ""
+        slow = {"exp", "mantissa"} & set(primitives_of(monoid.combine))
+        narrow = f".to({self.kind})" if slow else ""
         return [f"{self.units(s)}{narrow}" for s in state]
 
     def reduce(
@@ -460,6 +465,24 @@ class Frame:
             f"{', '.join(state)} = tl.associative_scan({given}, {self.axis_dim}, {function}, "
             f"reverse={reverse})"
         )
+
+    def moved(self, result: str, value: str, edge: str, reverse: bool) -> None:
+        """What the lane before each has, and ``edge`` on the first."""
+        first = self.lanes(f"(lane == {'B - 1' if reverse else '0'})")
+        given = f"({value}, {value}, tl.full({self.tile}, 1, tl.int32))"
+        scan = f"tl.associative_scan({given}, {self.axis_dim}, earlier, reverse={reverse})"
+        self.source(f"{result}, _, _ = {scan}")
+        self.source(f"{result} = tl.where({first}, {edge}, {result})")
+
+    def excluded(
+        self, monoid: Monoid, state: Sequence[str], result: str, reverse: bool
+    ) -> list[str]:
+        """The states up to the lane before each, of those up to and with it."""
+        found = self.state(result, monoid)
+        for name, own, identity in zip(found, state, monoid.identity, strict=True):
+            nothing = f"tl.full([1, 1], {literal(identity)}, {self.kind})"
+            self.moved(name, own, nothing, reverse)
+        return found
 
     def last(self, state: Sequence[str], reverse: bool) -> list[str]:
         """The last state of a scan, one for every unit, in float64."""

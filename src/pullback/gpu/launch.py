@@ -14,10 +14,10 @@ from ..formulas.bind import primitives_of
 from ..formulas.record import (
     RowFormula,
     ScanFormula,
+    in_singles,
     is_pointwise,
     names_read,
     parameters,
-    reads_neighbours,
     repeats,
 )
 from ..memory.view import DTYPES
@@ -25,7 +25,6 @@ from .frame import Port, Shape, shape_of, vectors_of
 from .layout import Walk, choose_walk
 from .rows import folds_of, make_rows_kernel
 from .scans import make_scan_kernel
-from .singles import in_singles
 from .steps import Step, pointers_of
 from .tiles import MOST_WARPS, Tile, ceil_to_power, choose_stages, choose_tile
 
@@ -40,16 +39,16 @@ def work_of(formula) -> str:
     return "pointwise" if is_pointwise(formula) else "fold"
 
 
-def record_for(problem: Problem, tile: Tile, length: int):
-    """The record that a launch computes.
+def record_for(problem: Problem, whole: bool):
+    """The record that a launch computes of rows that are one block, or not.
 
     Of a row that is read again, one that reads it less; of float32 where that is to be fast, one
     that stays within its range.
     """
     formula = problem.formula
     if is_fast(problem):
-        formula = in_singles(formula, problem.element)
-    if isinstance(formula, RowFormula) and formula.online and not tile.is_whole(length):
+        formula = in_singles(formula, problem.element) or formula
+    if isinstance(formula, RowFormula) and formula.online and not whole:
         return formula.online
     return formula
 
@@ -70,7 +69,7 @@ def _states(formula) -> tuple[int, int]:
 
 
 def _workspace(problem: Problem, tile: Tile, length: int, rows: int) -> int:
-    formula = record_for(problem, tile, length)
+    formula = record_for(problem, tile.is_whole(length))
     per_chunk, per_block = _states(formula)
     if tile.is_whole(length) or not (tile.is_split or per_block):
         return 0
@@ -78,16 +77,22 @@ def _workspace(problem: Problem, tile: Tile, length: int, rows: int) -> int:
     return 8 * rows * (tile.chunks * per_chunk + blocks * per_block)
 
 
-def _held(problem: Problem) -> int:
-    """Operands that a fold looks at more than once."""
+def _held(problem: Problem) -> tuple[int, int]:
+    """Operands that a fold looks at more than once, of a row that is held and of a longer one."""
     formula = problem.formula
     if not isinstance(formula, RowFormula):
-        return 0
-    looks = len(folds_of(formula)) + (formula.apply is not None)
-    operands = len(problem.used(Role.ELEMENT)) if looks > 1 else 0
+        return 0, 0
+    operands = len(problem.used(Role.ELEMENT))
     # Beside two operands that stay narrow there are no registers for an exp, which counts as two.
     exps = formula.apply is not None and "exp" in primitives_of(formula.apply)
-    return 2 * operands if _item(problem) == 2 and operands > 1 and exps else operands
+    operands *= 2 if _item(problem) == 2 and operands > 1 and exps else 1
+
+    def looks(record: RowFormula) -> int:
+        return len(folds_of(record)) + (record.apply is not None)
+
+    longer = record_for(problem, False)
+    held = operands if looks(formula) > 1 else 0
+    return held, operands if looks(longer) > 1 and not repeats(formula) else 0
 
 
 def _item(problem: Problem) -> int:
@@ -108,7 +113,7 @@ def workspace_bound(problem: Problem) -> int:
         if d not in problem.axes:
             spanned |= {size * units for units in spanned}
     tiles = (
-        choose_tile(work, item, n, units, rows // units, across, held)
+        choose_tile(work, item, n, units, rows // units, across, *held)
         for units in spanned
         for across in (False, True)
     )
@@ -136,14 +141,15 @@ class Launch:
         outer = math.prod(walk.outer)
         item = _item(problem)
         size = (walk.length, walk.units, outer)
-        tile = choose_tile(work, item, *size, walk.across, _held(problem))
+        tile = choose_tile(work, item, *size, walk.across, *_held(problem))
         if repeats(formula) or (in_place and _meets_other_chunks(formula)):
             tile = replace(tile, chunk=tile.chunk * tile.chunks, chunks=1)
         self.walk, self.tile = walk, tile
-        self.formula = record_for(problem, tile, walk.length)
+        self.formula = record_for(problem, tile.is_whole(walk.length))
         self.shape = replace(
             bare,
             fast=is_fast(problem),
+            in_range=is_fast(problem) and in_singles(formula, problem.element) is not None,
             stays_narrow=tile.warps > MOST_WARPS,
             outer=len(walk.outer),
             axis=len(walk.axis),
@@ -192,10 +198,13 @@ class Launch:
         programs = tiles * self._outer * parts
         stages = self._stages(programs) if scan and walks else 0
         extra += ("STAGES",) if stages else ()
+        extra += ("TAIL",) if tile.tail else ()
         kernel = make(name, formula, self.shape, extra, phase, whole)
         numbers: list[int | float] = [self._number("units", walk.units)]
         numbers += [self._number("length", walk.length), tiles]
         meta = {"U": tile.units, "B": tile.block, "IN_PLACE": self._in_place}
+        if tile.tail:
+            meta["TAIL"] = tile.tail
         if walks:
             numbers += [chunk or tile.chunk, tile.chunks]
         if keeps:
@@ -211,12 +220,10 @@ class Launch:
     def _stages(self, programs: int) -> int:
         """Blocks under way in the loop of a scan; 0 where nothing is read ahead.
 
-        What lies one position aside, or at an odd address, is copied an element at a time, which
-        takes longer than to wait for it; and at an odd address the copies change how tiles lie.
+        At an odd address the copies change how tiles lie, and are made an element at a time, which
+        takes longer than to wait for it.
         """
-        formula = self.formula
-        aside = not formula.inclusive or formula.prefix or reads_neighbours(formula)
-        if aside or self.shape.odd:
+        if self.shape.odd:
             return 0
         read = sum(DTYPES[p.dtype].itemsize for p in self.shape.inputs if p.full)
         return choose_stages(self.tile.units * self.tile.block * read, programs)

@@ -158,6 +158,16 @@ def pick(v, mask, AXIS: tl.constexpr):
     return result
 
 
+@triton.jit
+def earlier(before1, own1, alone1, before2, own2, alone2):
+    """Joins for a scan that gives every lane what the one before has.
+
+    ``alone`` is 1 where nothing has been joined. Within a thread the compiler knows it, and nothing
+    is left of the scan but a move from each thread to the next.
+    """
+    return tl.where(alone2 != 0, own1, before2), own2, alone2 * 0
+
+
 PRIMITIVES = {
     "where": where,
     "isnan": isnan,

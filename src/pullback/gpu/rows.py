@@ -3,7 +3,9 @@
 A block is folded by ``tl.reduce`` in the compute type; lanes fold ``STEPS`` blocks each before they
 join; what they give is carried from there on in float64 or, with the precision "fast", sums in two
 floats. Values of a row are float64 or, with "fast", the compute type where nothing leaves its range
-and the row is one block or one whose record says so. A row that several programs share
+and the row is one block or one whose record says so. Of a row too long to be held its tail may be;
+the blocks before it are then read again from the last to the first, so that what was read last,
+which may still be in the cache, is met first. A row that several programs share
 is folded chunk by chunk into the workspace: every program of the next launch joins the chunks'
 states for itself, in one order.
 
@@ -19,7 +21,6 @@ from functools import cache
 from ..formulas.bind import primitives_of
 from ..formulas.record import Again, Monoid, Pass, RowFormula, names_read
 from .frame import STORED, Frame, Shape, literal, reads
-from .singles import stays_in_range
 from .tiles import STEPS
 from .two_floats import LOST, NOTHING, in_two_floats
 
@@ -46,8 +47,9 @@ class Rows(Frame):
     def __init__(self, formula, shape, extra, phase: str, whole: bool):
         super().__init__(formula, shape, extra)
         self.phase, self.whole, self.reads = phase, whole, names_read(formula)
+        self.tailed, self.holds_tail = "TAIL" in extra, False
         closes = [primitives_of(step.close) for step in formula.passes if step.close]
-        in_range = shape.fast and stays_in_range(formula, shape.element)
+        in_range = shape.in_range
         self.scales = not in_range and any("power_of_two" in names for names in closes)
         # A square root brings back what its square would lose, unless the formula has scaled it.
         self.squares = (
@@ -69,9 +71,14 @@ class Rows(Frame):
         self.begin()
         self.bounds()
         self.per_row, self.per_tile = self.given("row"), self.given("tile")
+        self.per_tail = dict(self.per_tile)
         if self.whole:
             self.stand("first")
-            self.fetch(self.reads)
+            self.fetch(self.reads, narrow=True)
+        if self.tailed:
+            out("cut = (length - TAIL + B - 1) // B * B", "stop = cut")
+            out(f"tail_axis = cut + tl.arange(0, TAIL).to({self.index})")
+            out(f"tail_here = {self.units('inside')} & {self.lanes('(tail_axis < length)')}")
         for k, step in enumerate(formula.passes):
             state: list[str] = []
             if step.again:
@@ -98,7 +105,10 @@ class Rows(Frame):
             self.fetch(reads([formula.apply]))
             self.apply()
         else:
-            with out.block("for start in range(first, stop, B):"):
+            if self.tailed:
+                self.apply("tail_", self.per_tail)
+            with out.block("for ahead in range(first, stop, B):"):
+                out(f"start = {'cut - B - ahead' if self.tailed else 'ahead'}")
                 self.stand("start")
                 self.fetch(reads([formula.apply]))
                 self.apply()
@@ -116,24 +126,30 @@ class Rows(Frame):
         else:
             self.source("first = rest * chunk", "stop = tl.minimum(first + chunk, length)")
 
-    def fetch(self, wanted) -> None:
-        """Load full operands at the present block, and what formulas ask of its positions."""
+    def fetch(self, wanted, at: str = "", narrow: bool = False) -> None:
+        """Load full operands at the present block, and what formulas ask of its positions.
+
+        ``at`` stands before the names of another block's positions and values, and ``narrow`` says
+        that they are kept for several looks.
+        """
+        held, level = (self.per_tail, at) if at else (self.per_tile, "tile_")
         for n in self.asked(wanted):
-            if n in self.narrow:
-                self.load(f"stored_{n}", n, "axis", "here", kind=STORED[self.shape.element])
-                self.source(f"tile_{n} = stored_{n}.to({self.compute})")
+            if narrow and n in self.narrow:
+                stored = STORED[self.shape.element]
+                self.load(f"stored_{n}", n, f"{at}axis", f"{at}here", kind=stored)
+                self.source(f"{level}{n} = stored_{n}.to({self.compute})")
             else:
-                self.load(f"tile_{n}", n, "axis", "here")
-            self.per_tile[n] = f"tile_{n}"
-        for n, text in self.places("axis").items():
+                self.load(f"{level}{n}", n, f"{at}axis", f"{at}here")
+            held[n] = f"{level}{n}"
+        for n, text in self.places(f"{at}axis").items():
             if n in self.reads:
-                self.source(f"tile_{n} = {self.lanes(text)}")
-                self.per_tile[n] = f"tile_{n}"
+                self.source(f"{level}{n} = {self.lanes(text)}")
+                held[n] = f"{level}{n}"
 
     @property
     def narrow(self) -> list[str]:
         """Operands that stay as they are stored until they are looked at again."""
-        if not (self.whole and self.shape.stays_narrow):
+        if not self.shape.stays_narrow:
             return []
         return [n for n, p in self.shape.full.items() if p.dtype == self.shape.element]
 
@@ -148,17 +164,18 @@ class Rows(Frame):
         for n in self.narrow:
             bits = f"stored_{n}.to(tl.int16, bitcast=True) ^ {self.units('unchanged')}"
             stored = f"({bits}).to({STORED[self.shape.element]}, bitcast=True)"
-            self.source(f"tile_{n} = {stored}.to({self.compute})")
+            level = "tail" if self.tailed else "tile"
+            self.source(f"{level}_{n} = {stored}.to({self.compute})")
 
-    def results(self) -> list[str]:
+    def results(self, at: str = "") -> list[str]:
         """Variables for what the formula gives."""
-        return [f"result_{p.name}" for p in self.shape.outputs]
+        return [f"{at}result_{p.name}" for p in self.shape.outputs]
 
-    def apply(self) -> None:
-        self.call(self.formula.apply, self.per_tile, self.results())
+    def apply(self, at: str = "", held: dict[str, str] | None = None) -> None:
+        self.call(self.formula.apply, held or self.per_tile, self.results(at))
         self.settle()
         for p in self.shape.stored:
-            self.store(p, f"result_{p.name}")
+            self.store(p, f"{at}result_{p.name}", f"{at}axis", f"{at}here")
 
     def folded(self, monoid: Monoid) -> list[str]:
         """The state of the program's part of the axis."""
@@ -180,10 +197,22 @@ class Rows(Frame):
                 lifted = self.lift(monoid, self.per_tile, "lifted", "here", kind)
                 self.combine(monoid, part, lifted, part, kind)
             joint = self.reduce(monoid, part, "joint", wide)
-            if twofold:
-                joint += [f"tl.full([U], {NOTHING}, {wide})" for _ in twofold.state[len(joint) :]]
-            self.combine(carried, carry, joint, carry, wide)
+            self.combine(carried, carry, self.with_nothing_lost(joint, carried), carry, wide)
+        if self.tailed:
+            # Behind the first loop, which needs registers of its own.
+            if not self.holds_tail:
+                self.fetch(self.reads, "tail_", narrow=True)
+                self.holds_tail = True
+            lifted = self.lift(monoid, self.per_tail, "tail_lifted", "tail_here", kind)
+            joint = self.reduce(monoid, lifted, "tail_joint", wide)
+            self.combine(carried, carry, self.with_nothing_lost(joint, carried), carry, wide)
         return self.settled(monoid, twofold) if twofold else carry
+
+    @staticmethod
+    def with_nothing_lost(state: list[str], carried: Monoid) -> list[str]:
+        """A state as one of the monoid that is carried, which may have more components."""
+        nothing = f"tl.full([U], {NOTHING}, tl.float32)"
+        return state + [nothing for _ in carried.state[len(state) :]]
 
     def settled(self, monoid: Monoid, twofold: Monoid) -> list[str]:
         """A carry with what its sums have lost."""
@@ -268,5 +297,6 @@ class Rows(Frame):
             self.widened |= {n} if widens else set()
             self.source(f"tile_{n} = {self.spread(r, kind)}")
             self.per_row[n], self.per_tile[n] = r, f"tile_{n}"
+            self.per_tail[n] = f"tile_{n}"
         if step.monoid:
             self.widen_again(results[-1])

@@ -1,8 +1,9 @@
 """Scan formulas: ``tl.associative_scan`` inside a block, carries between blocks in float64.
 
-A scan has a direction in memory. An exclusive scan of a block is an inclusive one of the elements
-before each, read one position aside; it never reads beyond its block, where another block's output
-may already lie on the operand. The part of a block's last element joins the carry by itself.
+A scan has a direction in memory. Every operand is read at its own positions, in whole vectors: what
+lies one position aside is moved over from the thread that has it. An exclusive scan is an inclusive
+one whose states are moved by one. A block reads nothing beyond itself, where another block's output
+may already lie on the operand, but the one element that a formula asks for as ``NAME_before``.
 
 What a formula starts from is the first carry; what it ends with is made of the last one.
 
@@ -16,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from ..formulas.record import Monoid, ScanFormula, parameters
-from .frame import Frame, Shape, literal
+from ..formulas.record import Monoid, ScanFormula
+from .frame import Frame, Shape, literal, reads
 
 
 @cache
@@ -171,8 +172,7 @@ class _Scan(Frame):
                 for c, name in enumerate(carry):
                     self.source(f"tl.store({self.block_place(c)}, {name}, mask=inside)")
             self.stand("start")
-            held = self.operands_at(monoid.lift, "axis", "here", "own")
-            lifted = self.lift(monoid, held, "total", "here")
+            lifted = self.lift(monoid, self.fetch([monoid.lift], "start"), "total", "here")
             self.scan(monoid, lifted, not self.forwards)
             total = self.last(lifted, not self.forwards)
             self.combine(monoid, carry, total, carry, "tl.float64")
@@ -186,67 +186,71 @@ class _Scan(Frame):
 
     # One block.
 
-    def operands_at(self, function, position: str, mask: str, tag: str, per_unit=False):
-        """Load what a formula function reads, at positions that may lie aside of the block's."""
-        held = self.given("row" if per_unit else "tile")
-        wanted = parameters(function)
-        for n in self.asked(wanted):
-            self.load(f"{tag}_{n}", n, position, mask, per_unit)
-            held[n] = f"{tag}_{n}"
-        for n, text in self.places(position).items():
+    def fetch(self, functions: list[Callable], start: str) -> dict[str, str]:
+        """Load what formula functions read of a block."""
+        held, wanted = self.given("tile"), reads(functions)
+        asked = self.asked(wanted)
+        aside = [n for n in asked if n not in self.shape.full]
+        own = [n.removesuffix("_before") for n in asked]
+        for n in dict.fromkeys(own):
+            self.load(f"own_{n}", n, "axis", "here")
+        for n in aside:
+            self.move_over(n, start)
+        held |= {n: f"own_{n}" for n in (*own, *aside)}
+        for n, text in self.places("axis").items():
             if n in wanted:
-                self.source(f"{tag}_{n} = {text if per_unit else self.lanes(f'({text})')}")
-                held[n] = f"{tag}_{n}"
+                self.source(f"own_{n} = {self.lanes(f'({text})')}")
+                held[n] = f"own_{n}"
         return held
 
-    def aside(self, ascends: bool, name: str) -> tuple[str, str]:
-        """Positions before those of the block in a scan's order, and which lie in the block."""
-        self.source(f"{name} = axis {'-' if ascends else '+'} 1")
-        edge = "lane > 0" if ascends else "lane < B - 1"
-        self.source(f"{name}_there = ({edge}) & ({name} < length)")
-        self.source(f"{name}_here = {self.units('inside')} & {self.lanes(f'{name}_there')}")
-        return name, f"{name}_here"
+    def move_over(self, name: str, start: str) -> None:
+        """An operand one position earlier in forward order; what a block lacks of it is loaded."""
+        back = name.removesuffix("_before")
+        port, out = self.shape.full[back], self.source
+        holds = "tl.int32" if port.dtype == "bool" else self.type_in_tile(port)
+        border = f"tl.full([1, 1], {literal(dict(self.formula.before).get(back, 0.0))}, {holds})"
+        edge = border
+        if not self.whole:
+            out(f"edge = tl.full([U], {start} {'- 1' if self.forwards else '+ B'}, {self.index})")
+            out("edge_inside = inside & (edge >= 0) & (edge < length)")
+            self.load(f"edge_{back}", back, "edge", "edge_inside", per_unit=True)
+            edge = self.units(f"edge_{back}.to({holds})")
+        self.moved(f"own_{name}", f"own_{back}.to({holds})", edge, not self.forwards)
+        beyond = self.lanes(f"(axis == {'0' if self.forwards else 'length - 1'})")
+        out(f"own_{name} = tl.where({beyond}, {border}, own_{name})")
+        if port.dtype == "bool":
+            out(f"own_{name} = own_{name} != 0")
 
     def block(self, start: str, carry: list[str], before: list[str]) -> None:
         """Scan a block, write its outputs, and take it into the carry."""
         formula, shape = self.formula, self.shape
         monoid, prefix = formula.monoid, formula.prefix
         self.stand(start)
-        known: dict[str, str] = {}
-        known_aside: dict[str, str] = {}
+        functions = [monoid.lift, *([prefix.lift] if prefix else [])]
+        functions += [formula.finish] if self.phase != "fold" else []
+        held = self.fetch(functions, start)
         if prefix:
-            position, mask = self.aside(self.forwards, "earlier")
-            lifted = self.lift(
-                prefix, self.operands_at(prefix.lift, position, mask, "earlier"), "prior", mask
-            )
-            self.scan(prefix, lifted, not self.forwards)
+            here = self.lift(prefix, held, "here", "here")
+            self.scan(prefix, here, not self.forwards)
+            prior = self.excluded(prefix, here, "prior", not self.forwards)
             if before:
-                self.combine(prefix, self.carried(prefix, before), lifted, lifted)
-            known = dict(zip(prefix.state, lifted, strict=True))
-            if not formula.inclusive and set(prefix.state) & set(parameters(monoid.lift)):
-                # What comes before the next position is what comes before this one and itself.
-                own = self.operands_at(prefix.lift, "axis", "here", "own")
-                here = self.lift(prefix, own, "here", "here")
-                self.combine(prefix, lifted, here, here)
-                known_aside = dict(zip(prefix.state, here, strict=True))
-        if formula.inclusive:
-            position, mask = "axis", "here"
-        else:
-            position, mask = self.aside(self.ascends, "past")
-        tag = "own" if formula.inclusive else "past"
-        held = self.operands_at(monoid.lift, position, mask, tag)
-        held |= known if formula.inclusive else known_aside
-        state = self.lift(monoid, held, "state", mask)
+                self.combine(prefix, self.carried(prefix, before), prior, prior)
+            held |= dict(zip(prefix.state, prior, strict=True))
+        state = self.lift(monoid, held, "state", "here")
         self.scan(monoid, state, not self.ascends)
         # The only block of a row is asked for its state by the formula alone.
         goes_on = carry and not (self.whole and formula.end is None)
+        total = self.state("total", monoid)
         if goes_on:
-            self.note_total(start, state, before)
+            # Before anything is written over the block's operands.
+            for name, text in zip(total, self.last(state, not self.ascends), strict=True):
+                self.source(f"{name} = {text}")
         if self.phase != "fold":
+            if not formula.inclusive:
+                state = self.excluded(monoid, state, "past", not self.ascends)
             if carry:
                 self.combine(monoid, self.carried(monoid, carry), state, state)
-            held = self.operands_at(formula.finish, "axis", "here", "own")
-            held |= known | dict(zip(monoid.state, state, strict=True))
+            held |= dict(zip(monoid.state, state, strict=True))
             full = [p for p in shape.outputs if p.full]
             self.call(formula.finish, held, [f"result_{p.name}" for p in full])
             self.settle()
@@ -254,30 +258,7 @@ class _Scan(Frame):
                 if p.full:
                     self.store(p, f"result_{p.name}")
         if goes_on:
-            total = self.state("total", monoid)
             self.combine(monoid, carry, total, carry, "tl.float64")
-
-    def note_total(self, start: str, state: list[str], before: list[str]) -> None:
-        """The state of a whole block, before anything is written over its operands."""
-        formula = self.formula
-        monoid = formula.monoid
-        total = self.state("total", monoid)
-        for name, text in zip(total, self.last(state, not self.ascends), strict=True):
-            self.source(f"{name} = {text}")
-        if formula.inclusive:
-            return
-        # An exclusive scan lacks the last element; of a formula with a prefix it is the first in
-        # forward order, so what comes before it is the prefix's carry into the block.
-        end = f"{start} + {'B - 1' if self.ascends else '0'}"
-        self.source(f"edge = tl.full([U], {end}, {self.index})")
-        self.source("edge_inside = inside & (edge < length)")
-        held = self.operands_at(monoid.lift, "edge", "edge_inside", "edge", per_unit=True)
-        if formula.prefix:
-            held |= dict(zip(formula.prefix.state, before, strict=True))
-        last = self.state("edge", monoid)
-        self.call(monoid.lift, held, last)
-        self.mask_state(monoid, last, "edge_inside", "tl.float64", "[1]")
-        self.combine(monoid, total, last, total, "tl.float64")
 
 
 class _Loop:

@@ -38,6 +38,9 @@ class Tile:
         Warps of a program.
     chunk, chunks
         Elements along the axis that a program walks in turn, and how many programs share a row.
+    tail
+        Elements at the end of a row that are held for the next look while blocks before them are
+        read again; a power of two, or 0.
     """
 
     units: int
@@ -45,6 +48,7 @@ class Tile:
     warps: int
     chunk: int
     chunks: int
+    tail: int = 0
 
     @property
     def is_split(self) -> bool:
@@ -59,6 +63,10 @@ class Tile:
 def ceil_to_power(n: int) -> int:
     """The smallest power of two that is at least n."""
     return 1 << max(0, n - 1).bit_length()
+
+
+def _floor_to_power(n: int) -> int:
+    return 1 << (n.bit_length() - 1)
 
 
 def _ceil(n: int, step: int) -> int:
@@ -81,6 +89,11 @@ _PER_THREAD = {
 _HELD = {2: 2**16, 4: 2**15, 8: 2**14}
 _MOST_HELD = {2: 2**15, 4: 2**15, 8: 2**14}
 HELD_NARROW = 2**15
+# Of an operand of which the tail is held, beside what a loop needs.
+_MOST_TAIL = {2: 2**15, 4: 2**14, 8: 2**13}
+# Rows up to here are held as far as that goes. What one program reads of a longer row before it
+# comes back to it, on all cores at once, is more than their cache has.
+LONGEST_TAILED = 2**16
 
 
 def choose_tile(
@@ -91,6 +104,7 @@ def choose_tile(
     outer: int = 1,
     across: bool = False,
     held: int = 0,
+    tailed: int = 0,
 ) -> Tile:
     """Tile, warps and chunks.
 
@@ -106,6 +120,8 @@ def choose_tile(
         Whether lanes lie across units.
     held
         Operands of a fold that are looked at more than once.
+    tailed
+        The same where a row is not held as a whole.
     """
     per_thread = _PER_THREAD[work][item]
     if across and work != "pointwise" and (work, item) != ("scan", 2):
@@ -114,17 +130,22 @@ def choose_tile(
     usual = 4 * WARP * per_thread
     most = (4 if work == "pointwise" else MOST_WARPS) * WARP * per_thread
     whole = ceil_to_power(length)
-    fits = held and whole <= min(_HELD[item] // held, _MOST_HELD[item])
-    if fits and not across and whole > most and units * outer >= FEW:
-        narrow = item == 2 and whole >= HELD_NARROW
-        return Tile(1, whole, 2 * MOST_WARPS if narrow else MOST_WARPS, whole, 1)
+    may_hold = not across and whole > most and units * outer >= FEW
+    if held and may_hold and whole <= min(_HELD[item] // held, _MOST_HELD[item]):
+        return Tile(1, whole, _warps_to_hold(item, whole), whole, 1)
+    tail = _floor_to_power(min(_HELD[item] // tailed, _MOST_TAIL[item])) if tailed else 0
+    # What lies before a tail is whole blocks, the last of which ends within the row.
+    if tail >= most and may_hold and length <= LONGEST_TAILED:
+        return Tile(1, most, _warps_to_hold(item, tail), whole, 1, tail)
     if across:
         # 128 bytes of a row side by side at least, where there are as many.
         span = min(ceil_to_power(units), max(128 // item, usual // whole))
         block = whole if whole * span <= most else max(1, usual // span)
     else:
         block = whole if whole <= most else usual
-        span = min(ceil_to_power(units), max(1, usual // block))
+        # Every thread computes the values of all rows of its tile: of fewer, two warps.
+        several = usual // 2 if work == "fold" else usual
+        span = min(ceil_to_power(units), max(1, several // block))
     block = min(block, whole)
     if work == "pointwise":
         warps = _warps(span * block, per_thread)
@@ -148,8 +169,9 @@ def choose_tile(
 
     def grown(span: int, block: int, cuts: bool) -> tuple[int, int]:
         """A tile large enough for programs to ask for IN_FLIGHT bytes, as far as it helps."""
-        # A loop over the blocks of a scan holds carries too, 130 to 230 registers in all.
-        warps = MOST_WARPS if work == "fold" else 4 if (work, item) == ("both ways", 8) else 8
+        # A loop over the blocks of a scan holds carries too: of eight warps of one that runs both
+        # ways (240 registers a thread) a core holds one program, of four (160) it holds three.
+        warps = {"fold": MOST_WARPS, "both ways": 4}.get(work, 8)
         while block < whole and asked(span, block, cuts) < IN_FLIGHT:
             narrower = span
             if span * block >= warps * WARP * per_thread:
@@ -179,10 +201,14 @@ def choose_stages(nbytes: int, programs: int) -> int:
     """Blocks of a loop under way at once: those asked for ahead, and the one that is computed.
 
     ``nbytes`` is what a program reads for a block. Half the programs are taken to run at once, for
-    lack of registers.
+    lack of registers, and of MANY or more half of MANY.
     """
-    ahead = min(MOST_AHEAD, max(2, _ceil(2 * IN_FLIGHT, programs * nbytes)))
+    ahead = min(MOST_AHEAD, max(2, _ceil(2 * IN_FLIGHT, min(programs, MANY) * nbytes)))
     return 1 + max(1, min(ahead, AHEAD_BYTES // nbytes))
+
+
+def _warps_to_hold(item: int, elements: int) -> int:
+    return 2 * MOST_WARPS if item == 2 and elements >= HELD_NARROW else MOST_WARPS
 
 
 def _warps(elements: int, per_thread: int) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..formulas.folds import add
+from ..formulas.norms import three_sums
 from ..formulas.record import Monoid
 from ..formulas.reduce import sums_and_peak, two_sums
-from .singles import three_sums
 
 
 def with_lost(a, b):

@@ -58,7 +58,7 @@ def cumsum(
     exclusive: bool = False,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """cumsum: y[j] = Σ_{i≤j} x[i].
+    """``jax.numpy.cumsum`` on pullback's kernels: y[j] = Σ_{i≤j} x[i].
 
     Gradient: dx[j] = Σ_{i≥j} dy[i].
     """
@@ -75,7 +75,7 @@ def cumprod(
     exclusive: bool = False,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """cumprod: y[j] = Π_{i≤j} x[i].
+    """``jax.numpy.cumprod`` on pullback's kernels: y[j] = Π_{i≤j} x[i].
 
     Gradient: dx[j] = P[j]·R[j], P[j] = Π_{i<j} x[i], R[j] = dy[j] + x[j+1]·R[j+1].
     Edges: no overflow or underflow inside.
@@ -92,7 +92,7 @@ def cummax(
     ties: Literal["first", "last"] | Ties = "first",
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """cummax: y[j] = max_{i≤j} x[i].
+    """``jax.lax.cummax`` on pullback's kernels: y[j] = max_{i≤j} x[i].
 
     Gradient: dx[j] = Σ dy[i] over the i whose running maximum sits at j.
     Edges: the first NaN wins from there on.
@@ -109,7 +109,7 @@ def cummin(
     ties: Literal["first", "last"] | Ties = "first",
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """cummin: y[j] = min_{i≤j} x[i].
+    """``jax.lax.cummin`` on pullback's kernels: y[j] = min_{i≤j} x[i].
 
     Gradient: dx[j] = Σ dy[i] over the i whose running minimum sits at j.
     Edges: the first NaN wins from there on.
@@ -125,7 +125,7 @@ def logcumsumexp(
     exclusive: bool = False,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """logcumsumexp: y[j] = log Σ_{i≤j} exp(x[i]).
+    """``jax.lax.cumlogsumexp`` on pullback's kernels: y[j] = log Σ_{i≤j} exp(x[i]).
 
     Gradient: dx[k] = exp(x[k]−y[k])·S[k], S[k] = dy[k] + exp(y[k]−y[k+1])·S[k+1].
     Edges: every exponent ≤ 0; a −inf prefix gives −inf.
@@ -143,7 +143,7 @@ def sum(
     *,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """sum: y = Σ x.
+    """``jax.numpy.sum`` on pullback's kernels: y = Σ x.
 
     Gradient: dx = dy.
     Edges: empty: 0.
@@ -159,7 +159,7 @@ def mean(
     where: ArrayLike | None = None,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """mean: y = Σ x / n.
+    """``jax.numpy.mean`` on pullback's kernels: y = Σ x / n.
 
     Gradient: dx = dy / n.
     Edges: empty: NaN.
@@ -176,7 +176,7 @@ def max(
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """max: y = max x.
+    """``jax.numpy.max`` on pullback's kernels: y = max x.
 
     Gradient: dx = dy where x = y.
     Edges: a NaN wins; empty: InvalidProblemError.
@@ -193,7 +193,7 @@ def min(
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """min: y = min x.
+    """``jax.numpy.min`` on pullback's kernels: y = min x.
 
     Gradient: dx = dy where x = y.
     Edges: a NaN wins; empty: InvalidProblemError.
@@ -211,7 +211,7 @@ def prod(
     *,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """prod: y = Π x.
+    """``jax.numpy.prod`` on pullback's kernels: y = Π x.
 
     Gradient: dx[j] = dy·Π_{i≠j} x[i].
     Edges: no overflow or underflow inside; empty: 1.
@@ -225,7 +225,7 @@ def norm2(
     keepdims: bool = False,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """norm2: y = √Σ x².
+    """``jax.numpy.linalg.norm`` on pullback's kernels: y = √Σ x².
 
     Gradient: dx = dy·x/y.
     Edges: no overflow or underflow inside; empty: 0.
@@ -241,7 +241,7 @@ def logsumexp(
     *,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """logsumexp: y = log Σ exp(x).
+    """``jax.nn.logsumexp`` on pullback's kernels: y = log Σ exp(x).
 
     Gradient: dx = dy·exp(x−y).
     Edges: empty: −inf.
@@ -260,7 +260,7 @@ def var(
     axis_name: str | tuple[str, ...] | None = None,
     mean: ArrayLike | None = None,
 ) -> Array:
-    """var: y = Σ (x−mean)² / m, m = max(n−correction, 1).
+    """``jax.numpy.var`` on pullback's kernels: y = Σ (x−mean)² / m, m = max(n−correction, 1).
 
     Gradient: dx = dy·2(x−mean)/m.
     Edges: no overflow or underflow inside; empty: NaN.
@@ -279,7 +279,7 @@ def std(
     axis_name: str | tuple[str, ...] | None = None,
     mean: ArrayLike | None = None,
 ) -> Array:
-    """std: y = √(Σ (x−mean)² / m), m = max(n−correction, 1).
+    """``jax.numpy.std`` on pullback's kernels: y = √(Σ (x−mean)² / m), m = max(n−correction, 1).
 
     Gradient: dx = dy·(x−mean)/(m·y).
     Edges: no overflow or underflow inside; empty: NaN.
@@ -292,9 +292,10 @@ def softmax(
     *,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """softmax: y = exp(x) / Σ exp(x).
+    """``jax.nn.softmax`` on pullback's kernels: y = exp(x) / Σ exp(x).
 
     Gradient: dx = y·(dy − Σ y·dy).
+    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
     """
 
 def log_softmax(
@@ -304,9 +305,10 @@ def log_softmax(
     *,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """log_softmax: y = x − log Σ exp(x).
+    """``jax.nn.log_softmax`` on pullback's kernels: y = x − log Σ exp(x).
 
     Gradient: dx = dy − exp(y)·Σ dy.
+    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
     """
 
 def sparsemax(
@@ -348,7 +350,7 @@ def segment_sum(
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """segment_sum: output[s] = Σ input[n] over ids[n] = s.
+    """``jax.ops.segment_sum`` on pullback's kernels: output[s] = Σ input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[ids[n]].
     Edges: empty: 0; an id out of range raises, or drops its row.
@@ -389,7 +391,7 @@ def segment_max(
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """segment_max: output[s] = max input[n] over ids[n] = s.
+    """``jax.ops.segment_max`` on pullback's kernels: output[s] = max input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[s] where input[n] = output[s], s = ids[n].
     Edges: a NaN wins; empty: −inf, or what empty= says; an id out of range raises, or drops its row.
@@ -411,7 +413,7 @@ def segment_min(
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """segment_min: output[s] = min input[n] over ids[n] = s.
+    """``jax.ops.segment_min`` on pullback's kernels: output[s] = min input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[s] where input[n] = output[s], s = ids[n].
     Edges: a NaN wins; empty: +inf, or what empty= says; an id out of range raises, or drops its row.
@@ -431,7 +433,7 @@ def segment_prod(
     out_of_range: Literal["raise", "drop"] | OutOfRange = "drop",
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """segment_prod: output[s] = Π input[n] over ids[n] = s.
+    """``jax.ops.segment_prod`` on pullback's kernels: output[s] = Π input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[s]·Π input[m] over the other rows m of s = ids[n].
     Edges: no overflow or underflow inside; empty: 1; an id out of range raises, or drops its row.
@@ -586,7 +588,7 @@ def amax(
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """max: y = max x.
+    """``jax.numpy.max`` on pullback's kernels: y = max x.
 
     Gradient: dx = dy where x = y.
     Edges: a NaN wins; empty: InvalidProblemError.
@@ -603,7 +605,7 @@ def amin(
     ties: Literal["split", "all", "first", "last"] | Ties = "split",
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """min: y = min x.
+    """``jax.numpy.min`` on pullback's kernels: y = min x.
 
     Gradient: dx = dy where x = y.
     Edges: a NaN wins; empty: InvalidProblemError.
@@ -619,7 +621,7 @@ def cumlogsumexp(
     exclusive: bool = False,
     axis_name: str | tuple[str, ...] | None = None,
 ) -> Array:
-    """logcumsumexp: y[j] = log Σ_{i≤j} exp(x[i]).
+    """``jax.lax.cumlogsumexp`` on pullback's kernels: y[j] = log Σ_{i≤j} exp(x[i]).
 
     Gradient: dx[k] = exp(x[k]−y[k])·S[k], S[k] = dy[k] + exp(y[k]−y[k+1])·S[k+1].
     Edges: every exponent ≤ 0; a −inf prefix gives −inf.

@@ -84,9 +84,17 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     "correction": {"default": None, "doc": "Another name for ddof; give one of them."},
 }
 _DDOF = Parameter("ddof", parse.correction, 0, doc="What is subtracted from the count.")
+
+
+def mesh_axes(value: Any, what: str) -> Any:
+    """Names of a mesh's axes, which JAX looks at."""
+    return value
+
+
+parse.KINDS[mesh_axes] = parse.Kind("", "str | tuple[str, ...] | None", "str?")
 _AXIS_NAME = Parameter(
     "axis_name",
-    parse.flag,
+    mesh_axes,
     None,
     doc="Inside jax.shard_map: the mesh axis, or axes, over which the op's axis, or rows of "
     "segments, are cut.",
@@ -132,6 +140,16 @@ _DOCS = {
     "promote_integers": "Whether sums of small integers are wider; they are JAX's own in any case.",
     "b": "Factors of the exponentials. With them it is JAX's own.",
     "return_sign": "Return the sign as well. Then it is JAX's own.",
+}
+
+
+_HINTS = {
+    "dtype": "dtype | None",
+    "out": "None",
+    "promote_integers": "bool",
+    "b": "array | None",
+    "return_sign": "bool",
+    "mean": "array | None",
 }
 
 
@@ -217,6 +235,12 @@ def only_theirs(pair: Pair) -> list[Parameter]:
         for p in rest
         if p.name not in served
     ]
+
+
+def hint_of(parameter: Parameter) -> str:
+    """What a parameter may be, in words."""
+    own = parameter.parse is as_given
+    return _HINTS.get(parameter.name, "object") if own else parameter.kind.hint
 
 
 def is_whole(dtype: Any) -> bool:

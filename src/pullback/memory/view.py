@@ -1,4 +1,4 @@
-"""From a user's array to an address, and back.
+"""From a user's array to an address.
 
 ``view`` turns a NumPy array, torch tensor, JAX array, ``TensorRef`` or DLPack object into a
 :class:`View`: an address with shape, byte strides and dtype. Nothing is copied. Frameworks are
@@ -9,7 +9,6 @@ caller has imported it.
 from __future__ import annotations
 
 import ctypes
-import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,22 +18,7 @@ import numpy as np
 from ..core.elements import ELEMENTS
 from ..core.vocabulary import ElementKind
 from ..errors import InvalidProblemError, MisalignedOperandError, UnsupportedError
-from .dimensions import merge
 from .tensor_ref import TensorRef
-
-__all__ = [
-    "DTYPES",
-    "View",
-    "address_of",
-    "byte_view",
-    "empty",
-    "empty_like",
-    "is_writable_kind",
-    "mark_written",
-    "output_view",
-    "restore",
-    "view",
-]
 
 # Name -> NumPy dtype of everything an operand may hold.
 DTYPES: Mapping[str, np.dtype[Any]] = {name: e.dtype for name, e in ELEMENTS.items()}
@@ -53,9 +37,6 @@ _NUMPY_KNOWN: Mapping[np.dtype[Any], _Known] = {dt: _known(name) for name, dt in
 
 _ALIGNED = 0x0100
 _WRITEABLE = 0x0400
-
-# XLA on the CPU adopts a buffer without copying if it starts on this boundary.
-_JAX_ALIGNMENT = 64
 
 
 class View:
@@ -167,7 +148,7 @@ def view(obj: Any, name: str) -> View:
         raise _numpy_error(obj, name)
     viewer = _VIEWERS.get(cls)
     if viewer is None:
-        viewer = _find_viewer(obj, name)
+        viewer = find_viewer(obj, name)
     return viewer(obj, name)
 
 
@@ -200,106 +181,11 @@ def output_view(obj: Any, name: str) -> View:
     elif isinstance(obj, np.ndarray):
         reason = "is a read-only array"
     else:
-        reason = f"is a {_type_name(obj)}, which is read-only"
+        reason = f"is a {type_name(obj)}, which is read-only"
     raise InvalidProblemError(f"{name}: expected a writable output, got one that {reason}")
 
 
-def byte_view(obj: Any, name: str) -> View:
-    """Return where a buffer that will be written lies, as bytes; its dtype does not matter.
-
-    Parameters
-    ----------
-    obj : buffer
-        Packed memory: a NumPy array, a torch tensor, a TensorRef, an object with the buffer
-        protocol or with ``__dlpack__``.
-    name : str
-        Name of the buffer, for messages.
-
-    Raises
-    ------
-    UnsupportedError
-        For a kind of object that has no plain memory.
-    InvalidProblemError
-        For memory that is read-only or has gaps or repeats.
-    """
-    if _is_torch(obj):
-        return _torch_bytes(obj, name)
-    if isinstance(obj, TensorRef) or _is_jax(obj):
-        v = output_view(obj, name)
-        sizes, (steps,) = merge(v.shape, [v.strides])
-        if 0 not in v.shape and sizes and steps != [v.itemsize]:
-            raise _gaps_error(name, v.strides, v.shape)
-        return _bytes_at(v.address, v.itemsize * math.prod(v.shape), v.device, obj)
-    array = _plain_array(obj, name)
-    if not array.flags.writeable:
-        raise InvalidProblemError(
-            f"{name}: expected writable memory, got a read-only {_type_name(obj)}"
-        )
-    if not array.flags.forc:
-        raise _gaps_error(name, array.strides, array.shape)
-    return _bytes_at(address_of(array), array.nbytes, "cpu", (obj, array))
-
-
-def _bytes_at(address: int, size: int, device: str, owner: object) -> View:
-    return View(address, (size,), (1,), None, "u8", 1, device, True, owner)
-
-
-def _gaps_error(name: str, strides: tuple[int, ...], shape: tuple[int, ...]) -> Exception:
-    return InvalidProblemError(
-        f"{name}: expected contiguous memory, got strides {strides} for shape {shape}"
-    )
-
-
-def _plain_array(obj: Any, name: str) -> np.ndarray[Any, Any]:
-    """An ndarray on the memory of an array, buffer or DLPack object."""
-    try:
-        if isinstance(obj, np.ndarray):
-            array = obj.view(np.ndarray)
-        elif not hasattr(type(obj), "__dlpack__"):
-            array = np.asarray(memoryview(obj))
-        else:
-            array = np.from_dlpack(obj)
-    except Exception as error:
-        raise UnsupportedError(
-            f"{name}: expected a NumPy array, a torch tensor or a writable buffer, got "
-            f"{_type_name(obj)}: {error}"
-        ) from error
-    if array.dtype.hasobject:
-        raise UnsupportedError(f"{name}: expected plain memory, got an array of Python objects")
-    return array
-
-
-def _torch_bytes(tensor: Any, name: str) -> View:
-    torch = sys.modules["torch"]
-    if type(tensor) is not torch.Tensor:
-        _refuse_shell(torch, tensor, name)
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        kind = "nested" if tensor.is_nested else tensor.layout
-        raise UnsupportedError(f"{name}: expected a strided torch tensor, got {kind} layout")
-    size = tensor.numel() * tensor.element_size()
-    device = "cpu" if tensor.is_cpu else str(tensor.device)
-    if device == "meta":
-        return _bytes_at(0, size, device, tensor)
-    if tensor.requires_grad:
-        raise InvalidProblemError(
-            f"{name}: expected writable memory, got a tensor that requires grad, and writing into "
-            f"it would bypass autograd; pass it detached"
-        )
-    if not tensor.is_contiguous():
-        raise _gaps_error(name, tuple(tensor.stride()), tuple(tensor.shape))
-    try:
-        address = tensor.data_ptr()
-    except (RuntimeError, NotImplementedError):
-        address = 0
-    if size and not address:
-        raise UnsupportedError(
-            f"{name}: expected a torch tensor with memory of its own, got one without (wrapped by "
-            f"vmap, grad or functionalize, fake, zero, or its storage was freed)"
-        )
-    return _bytes_at(address, size, device, tensor)
-
-
-def _type_name(obj: object) -> str:
+def type_name(obj: object) -> str:
     cls = type(obj)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__name__}"
 
@@ -385,8 +271,12 @@ def _view_tensor_ref(ref: TensorRef, name: str) -> View:
     return base
 
 
+def torch_dtype(torch: Any, dtype: str) -> Any:
+    return getattr(torch, DTYPES[dtype].name)
+
+
 def _torch_viewer(torch: Any) -> Callable[[Any, str], View]:
-    known = {_torch_dtype(torch, name): _known(name) for name in DTYPES}
+    known = {torch_dtype(torch, name): _known(name) for name in DTYPES}
 
     def view_torch(obj: Any, name: str) -> View:
         try:
@@ -458,13 +348,13 @@ def _torch_error(torch: Any, obj: Any, name: str, known: Mapping[Any, _Known]) -
     )
 
 
-def _refuse_shell(torch: Any, obj: Any, name: str) -> None:
+def refuse_shell(torch: Any, obj: Any, name: str) -> None:
     # A subclass with __torch_dispatch__ may be an empty shell around other tensors, whose address
     # is not to be touched. Parameter and the like only change Python behaviour.
     disabled = torch._C._disabled_torch_dispatch_impl
     if type(obj).__torch_dispatch__ is not disabled:
         raise UnsupportedError(
-            f"{name}: expected a plain torch tensor, got {_type_name(obj)}, which may have no "
+            f"{name}: expected a plain torch tensor, got {type_name(obj)}, which may have no "
             f"memory of its own; inside torch transforms use pullback.torch"
         )
 
@@ -513,7 +403,7 @@ def _view_dlpack(obj: Any, name: str) -> View:
         except Exception as reason:
             raise UnsupportedError(
                 f"{name}: expected an array whose __dlpack__ gives {_SUPPORTED} on the cpu, got "
-                f"{_type_name(obj)}: {reason}"
+                f"{type_name(obj)}: {reason}"
             ) from reason
         result.writable = False
         return result
@@ -536,151 +426,38 @@ def _torch_plain_viewer() -> Callable[[Any, str], View] | None:
     return plain
 
 
-def _is_torch(obj: object) -> bool:
+def is_torch(obj: object) -> bool:
     torch = _loaded("torch", "Tensor")
     return torch is not None and isinstance(obj, torch.Tensor)
 
 
-def _is_jax(obj: object) -> bool:
+def is_jax(obj: object) -> bool:
     jax = _loaded("jax", "Array")
     return jax is not None and isinstance(obj, jax.Array)
 
 
-def _find_viewer(obj: Any, name: str) -> Callable[[Any, str], View]:
+def find_viewer(obj: Any, name: str) -> Callable[[Any, str], View]:
     """Find how to view a type not met before, and remember it where that is safe."""
     cls = type(obj)
     if isinstance(obj, np.ndarray):
         return _view_ndarray
     if isinstance(obj, np.generic):
         return _view_scalar
-    if _is_torch(obj):
+    if is_torch(obj):
         plain = _torch_plain_viewer()
         assert plain is not None
-        _refuse_shell(sys.modules["torch"], obj, name)
+        refuse_shell(sys.modules["torch"], obj, name)
         _VIEWERS[cls] = plain
         return plain
-    if _is_jax(obj):
+    if is_jax(obj):
         viewer = _VIEWERS[cls] = _jax_viewer(sys.modules["jax"])
         return viewer
     if hasattr(cls, "__dlpack__"):
         return _view_dlpack
     raise UnsupportedError(
         f"{name}: expected a NumPy array, torch tensor, JAX array, TensorRef or an object with "
-        f"__dlpack__, got {_type_name(obj)}; convert it with numpy.asarray(x, dtype) first"
+        f"__dlpack__, got {type_name(obj)}; convert it with numpy.asarray first"
     )
 
 
 _VIEWERS: dict[type, Callable[[Any, str], View]] = {TensorRef: _view_tensor_ref}
-
-
-def is_writable_kind(like: Any) -> bool:
-    """Return True if kernels write straight into arrays of this kind.
-
-    False for JAX arrays and foreign DLPack objects: their results are computed in a NumPy array
-    and handed over by :func:`restore`.
-    """
-    if isinstance(like, TensorRef):
-        return is_writable_kind(like.data)
-    return isinstance(like, (np.ndarray, np.generic)) or _is_torch(like)
-
-
-def _aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """A NumPy array XLA can adopt without a copy."""
-    size = dtype.itemsize
-    for dim in shape:
-        size *= dim
-    raw = np.empty(size + _JAX_ALIGNMENT, dtype=np.uint8)
-    start = -address_of(raw) % _JAX_ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(shape)
-
-
-def empty(like: Any, shape: tuple[int, ...], dtype: str, *, name: str) -> Any:
-    """Return an uninitialised C-ordered array of the same framework and device as `like`.
-
-    Parameters
-    ----------
-    like : array
-        Any operand :func:`view` accepts.
-    shape : tuple of int
-        Shape of the new array.
-    dtype : str
-        A key of :data:`DTYPES`.
-    name : str
-        Name of `like`, for messages.
-
-    Returns
-    -------
-    array
-        For kinds that are not written directly (see :func:`is_writable_kind`) a NumPy array to
-        be passed to :func:`restore`.
-    """
-    if isinstance(like, TensorRef):
-        return empty(like.data, shape, dtype, name=name)
-    if isinstance(like, (np.ndarray, np.generic)):
-        return np.empty(shape, DTYPES[dtype])
-    if _is_torch(like):
-        torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=_torch_dtype(torch, dtype), device=like.device)
-    if _is_jax(like) or hasattr(type(like), "__dlpack__"):
-        return _aligned_empty(tuple(shape), DTYPES[dtype])
-    _find_viewer(like, name)
-    raise AssertionError("unreachable: _find_viewer raises for unknown kinds")
-
-
-def _torch_dtype(torch: Any, dtype: str) -> Any:
-    return getattr(torch, DTYPES[dtype].name)
-
-
-def empty_like(like: Any, *, name: str = "like") -> Any:
-    """Return an uninitialised array of the shape, dtype and framework of `like`.
-
-    The order of the axes in memory is kept where it can be: NumPy's "K" order, torch's
-    ``preserve_format``. The result never overlaps itself, even if `like` is broadcast.
-    """
-    if isinstance(like, (np.ndarray, np.generic)):
-        return np.empty_like(like, subok=False)
-    if _is_torch(like):
-        torch = sys.modules["torch"]
-        return torch.empty_like(like, requires_grad=False)
-    where = view(like, name)
-    return empty(like, where.shape, where.dtype, name=name)
-
-
-def restore(like: Any, array: Any) -> Any:
-    """Return the result `array` as the kind of array `like` is.
-
-    Does nothing for kinds that are written directly. For JAX the buffer is handed over without a
-    copy where XLA can adopt it, so `array` must not be written afterwards.
-    """
-    if is_writable_kind(like) or not isinstance(array, np.ndarray):
-        return array
-    if isinstance(like, TensorRef):
-        return restore(like.data, array)
-    if _is_jax(like):
-        result = sys.modules["jax"].device_put(array, like.sharding, may_alias=True)
-        if result.dtype != array.dtype:
-            raise UnsupportedError(
-                f"JAX turned a {array.dtype} result into {result.dtype}; set jax_enable_x64"
-            )
-        return result
-    namespace = getattr(like, "__array_namespace__", None)
-    if namespace is None:
-        return array
-    try:
-        return namespace().from_dlpack(array)
-    except (AttributeError, TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise UnsupportedError(
-            f"cannot hand a {array.dtype} result to {_type_name(like)}: {error}"
-        ) from error
-
-
-def mark_written(obj: Any) -> None:
-    """Tell torch's autograd that `obj` was written, so that a stale saved tensor is noticed.
-
-    A kernel writes behind torch's back; without this, a tensor saved for a backward and then used
-    as an output would silently give a wrong gradient. Nothing to do for other kinds.
-    """
-    if isinstance(obj, TensorRef):
-        obj = obj.data
-    if _is_torch(obj):
-        sys.modules["torch"].autograd.graph.increment_version(obj)

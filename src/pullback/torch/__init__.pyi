@@ -315,6 +315,7 @@ def softmax(
     """``torch.softmax`` on pullback's kernels: y = exp(x) / Σ exp(x).
 
     Gradient: dx = y·(dy − Σ y·dy).
+    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
     """
 
 def log_softmax(
@@ -329,6 +330,7 @@ def log_softmax(
     """``torch.log_softmax`` on pullback's kernels: y = x − log Σ exp(x).
 
     Gradient: dx = dy − exp(y)·Σ dy.
+    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
     """
 
 def sparsemax(input: Tensor, dim: int = -1) -> Tensor:

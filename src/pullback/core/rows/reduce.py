@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ...formulas import reduce
+from ...formulas import norms, reduce
 from ...formulas.product import PRODUCT_BY_COUNTS
 from ...formulas.record import Formula, names_read
 from .. import parse
@@ -139,7 +139,7 @@ ROWS = (
         ),
         Text(
             "dx[j] = dy·Π_{i≠j} x[i]",
-            "exact with any number of zeros, no division by x",
+            "exact with any number of zeros",
             (
                 "prod_backward(np.array(1.0), x=np.array([2.0, 0.0, 4.0]), y=np.array(0.0))",
                 "array([0., 8., 0.])",
@@ -164,8 +164,8 @@ ROWS = (
                 "array([3., 4.])",
             ),
         ),
-        reduce.NORM2,
-        reduce.NORM2_BACKWARD,
+        norms.NORM2,
+        norms.NORM2_BACKWARD,
         ("x", "y"),
     ),
     *declare_reduce(
@@ -218,8 +218,8 @@ ROWS = (
                 "array([0., 0.])",
             ),
         ),
-        reduce.STD,
-        reduce.STD_BACKWARD,
+        norms.STD,
+        norms.STD_BACKWARD,
         ("x", "y"),
     ),
 )

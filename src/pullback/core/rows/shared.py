@@ -11,8 +11,7 @@ from ..declare import Operand, Parameter, Role, Type
 
 X = Operand(
     "x",
-    doc="NumPy, torch, JAX or DLPack array of float32, float64, float16 or bfloat16, of any rank "
-    "and strides.",
+    doc="Of float32, float64, float16 or bfloat16, any rank and strides.",
 )
 SAVED_X = Operand("x", doc="Input of the forward pass.")
 Y = Operand("y", doc="The result.")
@@ -35,7 +34,7 @@ RESETS = Operand(
     optional=True,
     broadcasts=True,
     doc="True where a new run begins, in memory order: nothing is carried across the border before "
-    "it, in either direction. Stretched along any axis but the scan's.",
+    "it, in either direction. Broadcast along any axis but the scan's.",
 )
 RUN_OFFSETS = Operand(
     "offsets",
@@ -51,7 +50,7 @@ WHERE = Operand(
     optional=True,
     known_as="mask",
     broadcasts=True,
-    doc="True where an element counts; what the others hold is not read. Stretched to x.",
+    doc="True where an element counts; the others are not read. Broadcast to the full shape.",
 )
 
 TIES = "Who takes the gradient where several elements hold the extreme."

@@ -55,6 +55,7 @@ def declare_projection(
     )
 
 
+SOFTMAX_EDGES = "a row of −inf alone, or with +inf or NaN in it, is NaN"
 PROJECTION_EDGES = (
     "equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf "
     "alone, is NaN"
@@ -64,7 +65,9 @@ ROWS = (
     *declare_softmax(
         "softmax",
         Text(
-            "y = exp(x) / Σ exp(x)", example=("softmax(np.array([0.0, 0.0]))", "array([0.5, 0.5])")
+            "y = exp(x) / Σ exp(x)",
+            SOFTMAX_EDGES,
+            ("softmax(np.array([0.0, 0.0]))", "array([0.5, 0.5])"),
         ),
         Text(
             "dx = y·(dy − Σ y·dy)",
@@ -80,7 +83,8 @@ ROWS = (
         "log_softmax",
         Text(
             "y = x − log Σ exp(x)",
-            example=("log_softmax(np.array([0.0, 0.0]))", "array([-0.69314718, -0.69314718])"),
+            SOFTMAX_EDGES,
+            ("log_softmax(np.array([0.0, 0.0]))", "array([-0.69314718, -0.69314718])"),
         ),
         Text(
             "dx = dy − exp(y)·Σ dy",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llvmlite import ir
-
 from ...formulas.record import parameters
 from ..words import CONSTANT_NAMES
 from .functions import emitter
-from .lanes import LANES, Lanes, traced
+from .lanes import Lanes, traced
+from .registers import any_piece, pieces
 from .vectors import Names, emit_call, pack
 
 
@@ -53,9 +52,13 @@ def any_element(function: Callable, primitives, full, row, known):
 
     @emitter
     def call(builder, index, const, full, row, known):
-        (truth,) = emit(builder, index=[index], const=const, full=full, row=row, known=known)
-        bits = builder.bitcast(truth.v, ir.IntType(LANES))
-        return builder.icmp_unsigned("!=", bits, bits.type(0))
+        tuples = {"index": [index], "const": const, "full": full, "row": row, "known": known}
+        parts = {place: pieces(builder, vectors) for place, vectors in tuples.items()}
+        masks = []
+        for k in range(len(parts["index"])):
+            (truth,) = emit(builder, **{place: part[k] for place, part in parts.items()})
+            masks.append(truth.v)
+        return any_piece(builder, masks)
 
     return call
 

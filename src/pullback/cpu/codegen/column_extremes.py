@@ -17,25 +17,17 @@ from .lanes import DOUBLES, I32, I64
 from .operands import Operands
 from .sixteen import SIXTEEN, any_of, halves_of, load_sixteen
 
-# What has been met, a bit for each of sixteen columns: a NaN, and above it a zero below 0.
-ANY_NAN = (1 << SIXTEEN) - 1
-
 
 def extremes_of_rows(monoid: Monoid, operands: Operands, count: int, asks: bool):
     """``found(addresses, strides, index, column, ahead)`` of some rows and sixteen columns.
 
-    Two states of eight columns, and what has been met: without a NaN, and of a zero without a
-    negative one, they are those of any order. If it ``asks``, rows so far ahead are brought near.
+    Two states of eight columns, and bits of those where a NaN is: without one, and of a zero
+    without a negative one, they are those of any order. If it ``asks``, rows so far ahead are
+    brought near.
     """
     sign = ">" if monoid.combine is larger else "<"
     place = operands.full_at[0]
     edge = operands.edges[place]
-    integers = ir.VectorType(I32, SIXTEEN)
-
-    def joined(values, join):
-        while len(values) > 1:
-            values = [join(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
-        return values[0]
 
     @emitter
     def found(builder, addresses, strides, index, column, ahead):
@@ -43,27 +35,35 @@ def extremes_of_rows(monoid: Monoid, operands: Operands, count: int, asks: bool)
         at = builder.add(base, builder.mul(index, stride))
         at = builder.add(at, builder.mul(column, I64(edge.item)))
         below = builder.mul(ahead, stride)
-        rows = []
-        for _ in range(count):
-            rows.append(load_sixteen(builder, edge, at, I64(0)))
+        best = nan = before = None
+        for k in range(count):
+            row = load_sixteen(builder, edge, at, I64(0))
             if asks:
                 emit_prefetch(builder, builder.add(at, below))
             at = builder.add(at, stride)
-        v = joined(rows, lambda a, b: better_of(builder, a, b, sign))
-        pairs = zip(rows[::2], rows[1::2] or rows, strict=True)
-        nans = [builder.fcmp_unordered("uno", a, b) for a, b in pairs]
-        negative = ir.Constant(integers, [-(2**31)] * SIXTEEN)
-        signs = [
-            builder.icmp_signed("==", builder.bitcast(row, integers), negative) for row in rows
-        ]
-        nan, below_zero = (
-            builder.zext(builder.bitcast(joined(masks, builder.or_), ir.IntType(SIXTEEN)), I64)
-            for masks in (nans, signs)
-        )
-        met = builder.or_(nan, builder.shl(below_zero, I64(SIXTEEN)))
-        halves = [builder.fpext(half, DOUBLES) for half in halves_of(builder, v)]
-        made = [(half,) for half in halves]
-        return (*made, met)
+            best = row if best is None else better_of(builder, best, row, sign)
+            if k % 2 or k == count - 1:
+                other = row if before is None else before
+                here = builder.fcmp_unordered("uno", row, other)
+                nan = here if nan is None else builder.or_(nan, here)
+            before = None if k % 2 else row
+        met = builder.zext(builder.bitcast(nan, ir.IntType(SIXTEEN)), I64)
+        states = [(builder.fpext(half, DOUBLES),) for half in halves_of(builder, best)]
+        return (*states, met)
+
+    return found
+
+
+def negative_zeros(operands: Operands):
+    """``found(addresses, strides, index, column)``: whether one is in a row, of sixteen columns."""
+    place = operands.full_at[0]
+    edge, integers = operands.edges[place], ir.VectorType(I32, SIXTEEN)
+
+    @emitter
+    def found(builder, addresses, strides, index, column):
+        at = builder.add(addresses[place], builder.mul(index, strides[place]))
+        row = builder.bitcast(load_sixteen(builder, edge, at, column), integers)
+        return any_of(builder, builder.icmp_signed("==", row, integers([-(2**31)] * SIXTEEN)))
 
     return found
 

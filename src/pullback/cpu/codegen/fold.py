@@ -16,7 +16,7 @@ from llvmlite import ir
 from ...formulas.primitives import NOWHERE
 from ...formulas.record import Monoid, parameters
 from .bind import element_emitter, per_element
-from .functions import emitter
+from .functions import emitter, inlined
 from .lanes import (
     I32,
     I64,
@@ -25,12 +25,14 @@ from .lanes import (
     as_tuple,
     constant,
     doubles,
+    expected,
     opaque_mask,
     scratch_builder,
     shuffle,
     splat,
     traced,
 )
+from .registers import any_piece, pieces, registers
 from .vectors import rotated, tuple_intrinsics
 
 HALVES = (1, 2, 4)
@@ -77,7 +79,8 @@ class States:
         identity = [zero_exponent if v == NOWHERE else v for v in monoid.identity]
         self._constants = constant_components(monoid, identity, primitives, start)
         self._combine = traced(monoid.combine, primitives)
-        self.brief = monoid.brief and traced(monoid.brief, primitives)
+        self.bound = partial(traced, primitives=primitives)
+        self.brief = monoid.brief and self.bound(monoid.brief)
         self._components = range(len(monoid.state))
         self.carried = [k for k in self._components if k not in self._constants]
         self.names = tuple(monoid.state[k] for k in self.carried)
@@ -137,6 +140,7 @@ class Fold:
         # With a few elements before the next is combined; None without.
         self.brief: Any = combined(states.combine_briefly, states) if states.brief else None
         self.briefly = monoid.briefly if states.brief else 0
+        self.combine_next = next_combined(states, self.combine, self.brief, monoid)
         self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
         self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
@@ -180,6 +184,30 @@ def combined(join: Callable, states: States):
     return combine
 
 
+def next_combined(states: States, combine: Any, brief: Any, monoid: Monoid):
+    """``combine_next(a, b)`` with the state of an element: briefly, where that gives the same."""
+    if brief is None or monoid.brief_holds is None:
+        return combine
+    held = {n: k for k, n in enumerate(states.names)}
+    asked, condition = parameters(monoid.brief_holds), states.bound(monoid.brief_holds)
+
+    @emitter
+    def holds(builder, state):
+        parts = pieces(builder, [state[held[n]] for n in asked])
+        truths = [condition(*(Lanes(builder, v) for v in part)).v for part in parts]
+        fails = any_piece(builder, [builder.not_(truth) for truth in truths])
+        return expected(builder, builder.not_(fails))
+
+    @inlined
+    def combine_next(a, b):
+        after = brief(a, b)
+        if not holds(after):
+            after = combine(a, b)
+        return after
+
+    return combine_next
+
+
 def identity_of(states: States):
     """``identity()`` in every lane."""
 
@@ -205,6 +233,19 @@ def joined_lanes(states: States):
     return join_lanes
 
 
+def chosen(builder, lanes: list[bool], x, y):
+    """x in these lanes, y in the others.
+
+    Without registers for masks it is a shuffle: a select by a mask that is not known would be
+    joined with conditions of x, all brought to one width and back (cummax of 64x1024 float32 took
+    183 microseconds).
+    """
+    if registers().masks:
+        return builder.select(opaque_mask(builder, lanes), x, y)
+    order = [lane if on else LANES + lane for lane, on in enumerate(lanes)]
+    return builder.shuffle_vector(x, y, constant(order, I32))
+
+
 def lane_steps(states: States, downwards: bool) -> list[Callable]:
     """The steps of a scan of the lanes: ``step(builder, items)`` joins the halves of one size.
 
@@ -217,9 +258,9 @@ def lane_steps(states: States, downwards: bool) -> list[Callable]:
         sources = [last_before(turn, half) for turn in turns]
         order = [lane if s is None else turns[s] for lane, s in enumerate(sources)]
         earlier = [shuffle(builder, v, order) for v in items]
-        has = opaque_mask(builder, [s is not None for s in sources])
+        has = [s is not None for s in sources]
         both = states.combine(builder, earlier, items)
-        return [builder.select(has, x, y) for x, y in zip(both, items, strict=True)]
+        return [chosen(builder, has, x, y) for x, y in zip(both, items, strict=True)]
 
     return [partial(with_lower_half, half) for half in HALVES]
 

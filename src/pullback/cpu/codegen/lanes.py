@@ -183,12 +183,12 @@ def _ir(value, kind):
 
 def filled(value, kind: ir.Type) -> ir.Constant:
     """A constant of a scalar type, or the same in every lane of a vector type."""
-    return kind([value] * LANES) if isinstance(kind, ir.VectorType) else kind(value)
+    return kind([value] * kind.count) if isinstance(kind, ir.VectorType) else kind(value)
 
 
 def alike(kind: ir.Type, lane: ir.Type) -> ir.Type:
     """The type with as many lanes as ``kind`` and another lane type."""
-    return ir.VectorType(lane, LANES) if isinstance(kind, ir.VectorType) else lane
+    return ir.VectorType(lane, kind.count) if isinstance(kind, ir.VectorType) else lane
 
 
 def _kind(*values):
@@ -203,7 +203,7 @@ def _call(name, *args):
     """Call an LLVM intrinsic on vectors, which llvmlite has no name for."""
     builder = _builder(*args)
     kind = _kind(*args)
-    name = f"{name}.v{LANES}f64" if isinstance(kind, ir.VectorType) else f"{name}.f64"
+    name = f"{name}.v{kind.count}f64" if isinstance(kind, ir.VectorType) else f"{name}.f64"
     function = builder.module.globals.get(name)
     if function is None:
         function = ir.Function(builder.module, ir.FunctionType(kind, [kind] * len(args)), name)

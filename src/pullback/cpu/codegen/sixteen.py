@@ -17,8 +17,9 @@ from ...formulas.record import parameters
 from ..words import CONSTANT_NAMES
 from .bind import element_emitter
 from .functions import emitter
-from .lanes import DOUBLES, I32, I64, LANES, Lanes, constant, doubles, expected, scratch_builder
+from .lanes import DOUBLES, I32, I64, LANES, Lanes, doubles, expected, scratch_builder
 from .operands import Operands
+from .registers import any_piece, registers
 from .single_calls import EIGHT_FLOATS, SingleCall, elements, row_elements, row_numbers
 from .singles import FLOAT, Trace
 from .storage import Edge, from_float, to_float
@@ -29,8 +30,7 @@ FLOATS = ir.VectorType(FLOAT, SIXTEEN)
 
 def any_of(builder, mask):
     """Whether a lane of a mask is set."""
-    bits = builder.bitcast(mask, ir.IntType(mask.type.count))
-    return builder.icmp_unsigned("!=", bits, bits.type(0))
+    return any_piece(builder, [mask])
 
 
 def _with_doubtful(builder, doubtful, values, again):
@@ -138,8 +138,7 @@ def load_sixteen(builder, edge: Edge, base, index):
 
 def halves_of(builder, v) -> list:
     """Sixteen lanes as two times eight."""
-    lanes = (range(LANES), range(LANES, SIXTEEN))
-    return [builder.shuffle_vector(v, v, constant(half, I32)) for half in lanes]
+    return [_lanes_of(builder, v, half) for half in (range(LANES), range(LANES, SIXTEEN))]
 
 
 def _wide_halves_of(builder, v) -> list:
@@ -147,12 +146,46 @@ def _wide_halves_of(builder, v) -> list:
     return [builder.fpext(part, DOUBLES) for part in halves_of(builder, v)]
 
 
+def emit_sixteen(call: SingleCall, builder, const, floats, rows, numbers):
+    """Results for sixteen elements, and whether no lane is doubtful.
+
+    Where sixteen float32 take two registers they are computed eight at a time: conditions on all
+    of them would be brought to one register, and back.
+    """
+    pieces = [range(SIXTEEN)]
+    if registers().of_lanes > 1:
+        pieces = [range(LANES), range(LANES, SIXTEEN)]
+    found, doubtful = [], None
+    for lanes in pieces:
+        row, known = rows.singles(builder, numbers, lanes)
+        mine = [_lanes_of(builder, v, lanes) for v in floats]
+        times = len(lanes) // LANES
+        values, unsure = call.emit(
+            builder, len(lanes), row_numbers(const, times), elements(mine), row, known
+        )
+        found.append(values)
+        doubtful = unsure if doubtful is None else builder.or_(doubtful, unsure)
+    sure = expected(builder, builder.not_(any_of(builder, doubtful)))
+    if len(pieces) == 1:
+        return found[0], sure
+    order = ir.VectorType(I32, SIXTEEN)(list(range(SIXTEEN)))
+    return [builder.shuffle_vector(*both, order) for both in zip(*found, strict=True)], sure
+
+
+def _lanes_of(builder, v, lanes: range):
+    """Some of the lanes of a vector."""
+    if len(lanes) == v.type.count:
+        return v
+    return builder.shuffle_vector(v, v, ir.VectorType(I32, len(lanes))(list(lanes)))
+
+
 class Spread:
     """Numbers of one row for sixteen of its elements: tuples of eight equal float64."""
 
-    def singles(self, builder, args) -> tuple[list, list]:
+    def singles(self, builder, args, lanes: range) -> tuple[list, list]:
         row, known = args
-        return row_elements(row, 2), row_numbers(known, 2)
+        times = len(lanes) // LANES
+        return row_elements(row, times), row_numbers(known, times)
 
 
 class Boxed:
@@ -165,22 +198,24 @@ class Boxed:
     def __init__(self, row: int, known: int, pitch: int):
         self._row, self._known, self._pitch = row, known, pitch
 
-    def _floats(self, builder, address, offset: int):
-        kind = ir.VectorType(FLOAT, SIXTEEN)
+    @staticmethod
+    def _floats(builder, address, offset: int, count: int):
+        kind = ir.VectorType(FLOAT, count)
         at = builder.add(address, I64(offset))
         v = builder.load(builder.inttoptr(at, kind.as_pointer()))
         v.align = 4
         return v
 
-    def singles(self, builder, args) -> tuple[list, list]:
-        pitch, split = self._pitch, args[2]
+    def singles(self, builder, args, lanes: range) -> tuple[list, list]:
+        pitch, count = self._pitch, len(lanes)
+        split = builder.add(args[2], I64(4 * lanes.start))
 
         def element(trace, k):
-            return trace.single(self._floats(builder, split, k * pitch))
+            return trace.single(self._floats(builder, split, k * pitch, count))
 
         def number(trace, k):
             at = (self._row + k) * pitch
-            parts = [self._floats(builder, split, at + half) for half in (0, pitch // 2)]
+            parts = [self._floats(builder, split, at + half, count) for half in (0, pitch // 2)]
             return trace.single(*parts)
 
         row = [lambda trace, k=k: element(trace, k) for k in range(self._row)]
@@ -242,11 +277,7 @@ def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = Fal
         if kept is not None:
             floats.append(builder.load(builder.inttoptr(kept, FLOATS.as_pointer())))
             floats[-1].align = 4
-        row, known = rows.singles(builder, numbers)
-        values, doubtful = call.emit(
-            builder, SIXTEEN, row_numbers(const, 2), elements(floats), row, known
-        )
-        sure = expected(builder, builder.not_(any_of(builder, doubtful)))
+        values, sure = emit_sixteen(call, builder, const, floats, rows, numbers)
         offset = builder.mul(index, I64(edge.item))
         with builder.if_then(sure):
             for o, w in finished:
@@ -288,16 +319,12 @@ def lift_sixteen(call: SingleCall, operands: Operands, carried, rows, keeps: boo
 
     def emit(builder, bases, index, const, numbers, kept=None):
         floats = [load_sixteen(builder, edges[o], bases[o], index) for o in full_at]
-        row, known = rows.singles(builder, numbers)
-        values, doubtful = call.emit(
-            builder, SIXTEEN, row_numbers(const, 2), elements(floats), row, known
-        )
+        values, sure = emit_sixteen(call, builder, const, floats, rows, numbers)
         if kept is not None:
             place = builder.inttoptr(kept, FLOATS.as_pointer())
             builder.store(values[carried[0]], place).align = 4
         parts = [_wide_halves_of(builder, values[c]) for c in carried]
         states = [tuple(both[k] for both in parts) for k in (0, 1)]
-        sure = expected(builder, builder.not_(any_of(builder, doubtful)))
         return (*states, sure)
 
     if isinstance(rows, Boxed):

@@ -18,8 +18,8 @@ from llvmlite import ir
 from ...formulas.record import Scaled
 from .functions import emitter
 from .lanes import I64, LANES, constant
+from .registers import any_piece, pieces
 
-FACTOR, CARRY, GRADIENT = 0, 1, 2
 _BITS = ir.VectorType(I64, LANES)
 
 
@@ -29,10 +29,6 @@ class _Range:
 
     low: float
     high: float
-
-    @property
-    def width(self) -> int:
-        return bits_of(self.high) - bits_of(self.low)
 
 
 def bits_of(size: float) -> int:
@@ -54,35 +50,32 @@ def _filled(value: int) -> ir.Constant:
 
 @emitter
 def nothing_seen(builder):
-    """For factors, carries and gradients, how far above the low end of its range one has been."""
-    nothing = builder.bitcast(_filled(0), ir.VectorType(ir.DoubleType(), LANES))
-    return tuple([nothing] * 3)
+    """What has been seen: a lane's sign bit is set once one of its numbers was not moderate."""
+    return (builder.bitcast(_filled(0), ir.VectorType(ir.DoubleType(), LANES)),)
 
 
-def _look(what: int, position: int, moderate: _Range):
+def _look(position: int, moderate: _Range):
     """Look at one vector of a tuple, or of each of several tuples.
 
-    In unsigned numbers, where what is below the low end is far above.
+    A difference of bits is below 0 where a magnitude lies outside, and all of them are joined by
+    one instruction each: AVX2 has no comparison of unsigned numbers.
     """
 
-    def further(builder, value, before):
+    def outside(builder, value):
         size = builder.and_(builder.bitcast(value, _BITS), _filled(2**63 - 1))
-        above = builder.sub(size, _filled(bits_of(moderate.low)))
-        after = builder.select(builder.icmp_unsigned(">", above, before), above, before)
+        found = builder.sub(_filled(bits_of(moderate.high)), size)
         if moderate.low > 0.0:
-            counts = builder.icmp_signed("!=", size, _filled(0))
-            after = builder.select(counts, after, before)
-        return after
+            below = builder.sub(size, _filled(bits_of(moderate.low)))
+            found = builder.or_(found, builder.and_(below, builder.sub(_filled(0), size)))
+        return found
 
     @emitter
     def look(builder, seen, values):
-        items = list(seen)
         tuples = values if isinstance(values[0], tuple) else [values]
-        found = builder.bitcast(items[what], _BITS)
+        found = builder.bitcast(seen[0], _BITS)
         for one in tuples:
-            found = further(builder, one[position], found)
-        items[what] = builder.bitcast(found, items[what].type)
-        return tuple(items)
+            found = builder.or_(found, outside(builder, one[position]))
+        return (builder.bitcast(found, seen[0].type),)
 
     return look
 
@@ -93,20 +86,12 @@ def look_away(builder, seen, anything):
     return seen
 
 
-def _verdict(ranges):
+@emitter
+def was_moderate(builder, seen):
     """Whether plain arithmetic was safe for all that has been seen."""
-
-    @emitter
-    def was_moderate(builder, seen):
-        fine = constant([1] * LANES, ir.IntType(1))
-        for v, moderate in zip(seen, ranges, strict=True):
-            width = _filled(moderate.width if moderate else 0)
-            inside = builder.icmp_unsigned("<=", builder.bitcast(v, _BITS), width)
-            fine = builder.and_(fine, inside)
-        bits = builder.bitcast(fine, ir.IntType(LANES))
-        return builder.icmp_unsigned("==", bits, bits.type(2**LANES - 1))
-
-    return was_moderate
+    parts = pieces(builder, [builder.bitcast(seen[0], _BITS)])
+    signs = [builder.icmp_signed("<", v, ir.Constant(v.type, None)) for (v,) in parts]
+    return builder.not_(any_piece(builder, signs))
 
 
 class Watch:
@@ -121,13 +106,12 @@ class Watch:
     ):
         ranges = _FLOAT64 if element == "f64" else _NARROW
         factor, carry, gradient = ranges
-        self.was_moderate = _verdict(ranges)
         self.factor = self.carry = self.gradient = self.row_gradient = look_away
         if scaled is None:
             return
-        self.factor = _look(FACTOR, full.index(scaled.factor), factor)
-        self.carry = _look(CARRY, -1, carry)
+        self.factor = _look(full.index(scaled.factor), factor)
+        self.carry = _look(-1, carry)
         if gradient and scaled.gradient in full:
-            self.gradient = _look(GRADIENT, full.index(scaled.gradient), gradient)
+            self.gradient = _look(full.index(scaled.gradient), gradient)
         if gradient and scaled.gradient in row:
-            self.row_gradient = _look(GRADIENT, row.index(scaled.gradient), gradient)
+            self.row_gradient = _look(row.index(scaled.gradient), gradient)

@@ -12,10 +12,12 @@ operands and known values as float32.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...formulas.record import RowFormula, parameters
 from ..codegen.bind import per_row
 from ..codegen.block import is_streamed, least
-from ..codegen.column_extremes import ANY_NAN, extremes_of_rows, has_zero
+from ..codegen.column_extremes import extremes_of_rows, has_zero, negative_zeros
 from ..codegen.elementary import primitives_for
 from ..codegen.extremes import is_extreme
 from ..codegen.functions import inlined, inner
@@ -26,11 +28,14 @@ from ..codegen.operands import Operands, fence
 from ..codegen.passes import BoundPass
 from ..codegen.sixteen import Boxed
 from ..codegen.vectors import counting, no_vectors, stack, tuple_intrinsics
-from ..words import BLOCKS, COLUMNS, EXTENT, TILE, TILES, WIDEST_TILE
+from ..words import BLOCKS, COLUMNS, EXTENT, LINE, TILE, TILES, WIDEST_TILE
 from .flush import copy_bytes, flush
-from .rows import BLOCK, element_functions, writes_pairs
+from .rows import BLOCK, element_functions, strange_rows, writes_pairs
 
-PITCH = 8 * WIDEST_TILE
+# Boxes of a tile lie a cache line more than its columns apart: at the same place of a page they
+# would push each other out of the nearest cache (a sum of 8x1024 float32 took 12 microseconds
+# instead of 7).
+PITCH = 8 * WIDEST_TILE + LINE
 PAGE = 4096
 # Rows folded at a time, over all operands, so that an accumulator is loaded and stored once for
 # several rows of its lane. A lane's rows are walked side by side: twice as many took a fifth more.
@@ -70,12 +75,23 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     apart = LANES * PITCH
     rows = max(LANES, STREAMS // max(1, len(operands.full)) // LANES * LANES)
     brief, stride = fold.brief, (fold.briefly + 1) * LANES
+    combine_next = fold.combine_next
+    all_rows, every_stride = tuple(range(0, rows, LANES)), tuple(range(0, rows, stride))
+    brief_rows, unrolls = all_rows[: fold.briefly], brief is None or rows % stride == 0
     item = sum(operands.edges[o].item for o in operands.full_at)
+
+    @inlined
+    def join_four(at):
+        """Every other lane."""
+        here = combine(read(at, apart), read(at + 4 * PITCH, apart))
+        return combine(here, combine(read(at + 2 * PITCH, apart), read(at + 6 * PITCH, apart)))
 
     @inner
     def fold_lanes(lanes_box, c, count):
         """The first lanes as one; the others hold the identity, which changes nothing."""
         at = lanes_box + 8 * c
+        if count == LANES:
+            return combine(join_four(at), join_four(at + PITCH))
         for half in (4, 2, 1):
             for lane in range(least(half, count - half)):
                 a = read(at + lane * PITCH, apart)
@@ -90,16 +106,43 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         if asks:
             prefetch(places(addresses, strides, i + rows), left + c)
         if counts is None or counts(counting(i, 0), const, full, row, known):
-            state = combine(state, lift(counting(i, 0), const, full, row, known))
+            state = combine_next(state, lift(counting(i, 0), const, full, row, known))
         return state
 
     @inlined
-    def fold_some(tile, c, count, first, stop, lane_box, asks):
+    def state_of(lane_box, c, fresh):
+        state = identity()
+        if not fresh:
+            state = read(lane_box + 8 * c, apart)
+        return state
+
+    @inlined
+    def fold_whole(tile, c, first, lane_box, asks, fresh):
+        """As many rows of a lane as there are at a time."""
+        p, const, addresses, strides, steps, left, (row_box, known_box, _, _, _) = tile
+        row = read_row(row_box + 8 * c, PITCH)
+        known = read_known(known_box + 8 * c, PITCH)
+        state = state_of(lane_box, c, fresh)
+        if brief is None:
+            for k in all_rows:
+                state = fold_row(tile, c, LANES, first + k, row, known, state, asks)
+        else:
+            for i in every_stride:
+                for k in brief_rows:
+                    at = places(addresses, strides, first + i + k)
+                    full = fetch(p, at, strides, steps, left + c, LANES, first + i + k)
+                    state = brief(state, lift(counting(first + i + k, 0), const, full, row, known))
+                last = first + i + stride - LANES
+                state = fold_row(tile, c, LANES, last, row, known, state, asks)
+        write(lane_box + 8 * c, apart, state)
+
+    @inlined
+    def fold_some(tile, c, count, first, stop, lane_box, asks, fresh):
         """Every eighth row of [first, stop) into one accumulator."""
         p, const, addresses, strides, steps, left, (row_box, known_box, _, _, _) = tile
         row = read_row(row_box + 8 * c, PITCH)
         known = read_known(known_box + 8 * c, PITCH)
-        state = read(lane_box + 8 * c, apart)
+        state = state_of(lane_box, c, fresh)
         if brief is not None:
             # A lane's rows lie eight apart: as many as there are, not as far as they reach.
             most = first + (stop - first + LANES - 1) // stride * stride
@@ -115,25 +158,28 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         write(lane_box + 8 * c, apart, state)
 
     @inner
-    def fold_lane(tile, c, count, first, stop, lane_box):
-        fold_some(tile, c, count, first, stop, lane_box, False)
+    def fold_lane(tile, c, count, first, stop, lane_box, fresh):
+        fold_some(tile, c, count, first, stop, lane_box, False, fresh)
 
     @inner
-    def fold_columns(tile, begin, end, first, stop, lane_box, asks):
+    def fold_columns(tile, begin, end, first, stop, lane_box, asks, fresh):
         """The same of many columns."""
-        if brief is None and asks:
+        if not unrolls or stop - first <= rows - LANES:
             for c in range(begin, end, LANES):
-                fold_some(tile, c, LANES, first, stop, lane_box, True)
+                fold_some(tile, c, LANES, first, stop, lane_box, False, fresh)
+        elif brief is None and asks:
+            for c in range(begin, end, LANES):
+                fold_whole(tile, c, first, lane_box, True, fresh)
         else:
             for c in range(begin, end, LANES):
-                fold_some(tile, c, LANES, first, stop, lane_box, False)
+                fold_whole(tile, c, first, lane_box, False, fresh)
 
     @inner
-    def fold_pair(tile, c, first, stop, lane_box):
+    def fold_pair(tile, c, first, stop, lane_box, fresh):
         """The same of sixteen columns, on float32 lanes."""
         _, const, addresses, strides, _, left, (row_box, known_box, _, _, split_box) = tile
         row_at, known_at, split_at = row_box + 8 * c, known_box + 8 * c, split_box + 4 * c
-        state, next_state = read(lane_box + 8 * c, apart), read(lane_box + 8 * c + 64, apart)
+        state, next_state = state_of(lane_box, c, fresh), state_of(lane_box, c + LANES, fresh)
         i = first
         while i < stop:
             while i < stop:
@@ -148,40 +194,37 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             write(lane_box + 8 * c, apart, state)
             write(lane_box + 8 * c + 64, apart, next_state)
             if i < stop:
-                fold_lane(tile, c, LANES, i, i + 1, lane_box)
-                fold_lane(tile, c + LANES, LANES, i, i + 1, lane_box)
+                fold_lane(tile, c, LANES, i, i + 1, lane_box, False)
+                fold_lane(tile, c + LANES, LANES, i, i + 1, lane_box, False)
                 state = read(lane_box + 8 * c, apart)
                 next_state = read(lane_box + 8 * c + 64, apart)
                 i += LANES
 
     @inner
-    def fold_rows(tile, begin, width, first, stop, asks):
-        """Rows of the columns from ``begin`` on, in order."""
+    def fold_rows(tile, begin, width, first, stop, asks, fresh):
+        """Rows of the columns from ``begin`` on, in order; ``fresh`` where they are the first."""
         lanes_box = tile[6][2]
         whole = width // LANES * LANES
         if lift_pair is not None:
             begin = width // (2 * LANES) * (2 * LANES)
             for lane in range(least(LANES, stop - first)):
                 for start in range(0, begin, 2 * LANES):
-                    fold_pair(tile, start, first + lane, stop, lanes_box + lane * PITCH)
+                    fold_pair(tile, start, first + lane, stop, lanes_box + lane * PITCH, fresh)
         for lane in range(least(LANES, stop - first)):
-            fold_columns(tile, begin, whole, first + lane, stop, lanes_box + lane * PITCH, asks)
+            lane_box = lanes_box + lane * PITCH
+            fold_columns(tile, begin, whole, first + lane, stop, lane_box, asks, fresh)
         if whole < width:
             for lane in range(least(LANES, stop - first)):
                 lane_box = lanes_box + lane * PITCH
-                fold_lane(tile, whole, width - whole, first + lane, stop, lane_box)
-
-    @inner
-    def forget_lanes(tile, width, lanes):
-        lanes_box = tile[6][2]
-        for lane in range(lanes):
-            for c in range(0, width, LANES):
-                write(lanes_box + lane * PITCH + 8 * c, apart, identity())
+                fold_lane(tile, whole, width - whole, first + lane, stop, lane_box, fresh)
 
     @inner
     def fold_in_order(tile, width, start, stop, asks):
+        """Rows into lanes; gives how many columns have all in the first lane."""
         for first in range(start, stop, rows):
-            fold_rows(tile, 0, width, first, least(first + rows, stop), asks)
+            last = least(first + rows, stop)
+            fold_rows(tile, 0, width, first, last, asks, first == start)
+        return 0
 
     fold_block = fold_in_order
     if is_extreme(bound.monoid, operands):
@@ -192,11 +235,11 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             pairs, met = width // (2 * LANES) * (2 * LANES), 0
             for first in range(start, stop, rows):
                 last = least(first + rows, stop)
-                met |= fold_extremes(tile, pairs, first, last, asks)
-                fold_rows(tile, pairs, width, first, last, asks)
-            if order_shows(tile, pairs, met):
-                forget_lanes(tile, width, least(LANES, stop - start))
-                fold_in_order(tile, width, start, stop, asks)
+                met |= fold_extremes(tile, pairs, first, last, asks, first == start)
+                fold_rows(tile, pairs, width, first, last, asks, first == start)
+            if order_shows(tile, pairs, start, stop, met):
+                pairs = fold_in_order(tile, width, start, stop, asks)
+            return pairs
 
         fold_block = fold_in_any_order
 
@@ -214,11 +257,13 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         for b in range(word(p, BLOCKS)):
             start, stop = b * BLOCK, least((b + 1) * BLOCK, extent)
             lanes = least(LANES, stop - start)
-            forget_lanes(tile, width, lanes)
             # A product keeps the CPU busy: asking for rows took a quarter more of it at any size.
             asks = brief is None and (stop - start) * width * item > NEAR
-            fold_block(tile, width, start, stop, asks)
-            for c in range(0, width, LANES):
+            joined = fold_block(tile, width, start, stop, asks)
+            for c in range(0, joined, LANES):
+                total = read(total_box + 8 * c, PITCH)
+                write(total_box + 8 * c, PITCH, combine(total, read(lanes_box + 8 * c, apart)))
+            for c in range(joined, width, LANES):
                 total = read(total_box + 8 * c, PITCH)
                 write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c, lanes)))
 
@@ -264,53 +309,57 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
 
 
 def _make_extremes(bound: BoundPass, operands: Operands, rows: int):
-    """``fold_extremes(tile, width, first, stop, asks)`` of whole pairs of eight columns.
+    """``fold_extremes(tile, width, first, stop, asks, fresh)`` of whole pairs of eight columns.
 
     All go into the first lane: an extreme is one, in whatever lane it lies. Gives what has been
-    met. And ``order_shows(tile, width, met)``: whether another order might give other bits.
+    met. And ``order_shows(tile, width, start, stop, met)``: whether another might give other bits.
     """
     combine, read, write = bound.fold.combine, bound.fold.read, bound.fold.write
+    # Of twice as many rows at a time it took twice as long, of half as many a fifth longer.
     near = extremes_of_rows(bound.monoid, operands, LANES, asks=False)
     far = extremes_of_rows(bound.monoid, operands, LANES, asks=True)
     of_one = extremes_of_rows(bound.monoid, operands, 1, asks=False)
+    negative = negative_zeros(operands)
 
     @inlined
-    def keep(tile, c, one, other):
+    def keep(tile, c, one, other, fresh):
         at = tile[6][2] + 8 * c
-        write(at, PITCH, combine(read(at, PITCH), one))
-        at += 8 * LANES
-        write(at, PITCH, combine(read(at, PITCH), other))
+        if not fresh:
+            one = combine(read(at, PITCH), one)
+            other = combine(read(at + 8 * LANES, PITCH), other)
+        write(at, PITCH, one)
+        write(at + 8 * LANES, PITCH, other)
 
     @inner
-    def fold_extremes(tile, width, first, stop, asks):
+    def fold_extremes(tile, width, first, stop, asks, fresh):
         _, _, addresses, strides, _, left, _ = tile
         whole, met = first + (stop - first) // LANES * LANES, 0
         for i in range(first, whole, LANES):
-            if asks:
-                for c in range(0, width, 2 * LANES):
+            for c in range(0, width, 2 * LANES):
+                if asks:
                     one, other, seen = far(addresses, strides, i, left + c, rows)
-                    keep(tile, c, one, other)
-                    met |= seen
-            else:
-                for c in range(0, width, 2 * LANES):
+                else:
                     one, other, seen = near(addresses, strides, i, left + c, rows)
-                    keep(tile, c, one, other)
-                    met |= seen
+                keep(tile, c, one, other, fresh and i == first)
+                met |= seen
         for i in range(whole, stop):
             for c in range(0, width, 2 * LANES):
                 one, other, seen = of_one(addresses, strides, i, left + c, rows)
-                keep(tile, c, one, other)
+                keep(tile, c, one, other, fresh and i == first)
                 met |= seen
         return met
 
     @inner
-    def order_shows(tile, width, met):
-        if met & ANY_NAN:
-            return True
+    def order_shows(tile, width, start, stop, met):
         if met:
-            for c in range(0, width, LANES):
-                if has_zero(read(tile[6][2] + 8 * c, PITCH)):
-                    return True
+            return True
+        _, _, addresses, strides, _, left, (_, _, lanes_box, _, _) = tile
+        for c in range(0, width, 2 * LANES):
+            at = lanes_box + 8 * c
+            if has_zero(read(at, PITCH)) or has_zero(read(at + 8 * LANES, PITCH)):
+                for i in range(start, stop):
+                    if negative(addresses, strides, i, left + c):
+                        return True
         return False
 
     return fold_extremes, order_shows
@@ -348,17 +397,12 @@ def _chain(before, after):
 
 def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over tiles of columns."""
-    summary = make_tile_rows(operands)
-    known: tuple[str, ...] = ("",)
-    largest = 1
-    for step in formula.passes:
-        boxed = Boxed(len(operands.row), len(known), PITCH)
-        bound = BoundPass(formula, step, element, operands, known, boxed)
-        summary = _chain(summary, make_tile_pass(formula, bound, operands, len(known)))
-        known = known + step.names
-        largest = max(largest, bound.fold.size if bound.fold else 1)
-    write_out = _make_finish(formula, element, operands, known)
-    rows_size, known_size = max(1, len(operands.row)) * PITCH, len(known) * PITCH
+    compute, values, largest = _make_tile(formula, element, operands)
+    if formula.usual:
+        compute, more_values, more = _try_usual(formula, compute, element, operands)
+        values, largest = max(values, more_values), max(largest, more)
+    begin_tile = make_tile_rows(operands)
+    rows_size, known_size = max(1, len(operands.row)) * PITCH, values * PITCH
     lanes_size, total_size = largest * LANES * PITCH, largest * PITCH
     split_size = rows_size + known_size if operands.singles else 0
     all_boxes = stack((rows_size + known_size + lanes_size + total_size + split_size + PAGE) // 8)
@@ -384,10 +428,65 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
             total_box = lanes_box + lanes_size
             boxes = (row_box, known_box, lanes_box, total_box, total_box + total_size)
             tile = (p, const, addresses, strides, steps, left, boxes)
-            summary(tile, width)
-            write_out(tile, width)
+            begin_tile(tile, width)
+            compute(tile, width)
 
     return kernel
+
+
+def _make_tile(formula: RowFormula, element: str, operands: Operands):
+    """``compute(tile, width)``, how many values are known then, and the size of a state."""
+    summary, known, largest = _make_summary(formula, element, operands)
+    write_out = _make_finish(formula, element, operands, known)
+    return _chain(summary, write_out) if summary else write_out, len(known), largest
+
+
+def _make_summary(formula: RowFormula, element: str, operands: Operands):
+    """All passes over a tile, or None; what is known then, and the size of a state."""
+    summary: Any = None
+    known: tuple[str, ...] = ("",)
+    largest = 1
+    for step in formula.passes:
+        boxed = Boxed(len(operands.row), len(known), PITCH)
+        bound = BoundPass(formula, step, element, operands, known, boxed)
+        made = make_tile_pass(formula, bound, operands, len(known))
+        summary = _chain(summary, made) if summary else made
+        known = known + step.names
+        largest = max(largest, bound.fold.size if bound.fold else 1)
+    return summary, known, largest
+
+
+def _try_usual(formula: RowFormula, compute, element: str, operands: Operands):
+    """The same, by the usual record where that does for all columns of a tile."""
+    usual = formula.usual.formula
+    summary, known, largest = _make_summary(usual, element, operands)
+    write_out = _make_finish(usual, element, operands, known)
+    is_strange = strange_rows(formula, element, operands, known)
+    read_row, read_known = row_intrinsics(operands)[0], tuple_intrinsics(len(known))[0]
+
+    @inlined
+    def strange_at(tile, c):
+        _, const, _, _, _, _, (row_box, known_box, _, _, _) = tile
+        row, found = read_row(row_box + 8 * c, PITCH), read_known(known_box + 8 * c, PITCH)
+        return is_strange(const, row, found)
+
+    @inner
+    def any_strange(tile, width):
+        # The last eight columns, rather than what is left of the last eight lanes.
+        found = width < LANES or strange_at(tile, width - LANES)
+        for c in range(0, width - LANES, LANES):
+            found = found or strange_at(tile, c)
+        return found
+
+    @inner
+    def try_usual(tile, width):
+        summary(tile, width)
+        if any_strange(tile, width):
+            compute(tile, width)
+        else:
+            write_out(tile, width)
+
+    return try_usual, len(known), largest
 
 
 def _make_finish(formula: RowFormula, element: str, operands: Operands, known):

@@ -8,13 +8,14 @@ a cache takes half of the time. Every row is folded as it would be alone.
 from __future__ import annotations
 
 from ...formulas.bind import primitives_of
-from ...formulas.record import Pass, RowFormula, parameters, reads_neighbours
+from ...formulas.record import Monoid, Pass, RowFormula, parameters, reads_neighbours
 from ..codegen.extremes import is_extreme
 from ..codegen.functions import inlined
 from ..codegen.lanes import LANES
 from ..codegen.memory import word
 from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
+from ..codegen.registers import registers
 from ..codegen.vectors import counting, first_lanes, no_vectors
 from ..words import EXTENT
 
@@ -38,11 +39,24 @@ def leading(formula: RowFormula, operands: Operands) -> int:
     for step in formula.passes:
         if _is_heavy(step) or step.again or is_extreme(step.monoid, operands):
             break
+        if step.monoid and not _fits(step.monoid):
+            break
         read |= _operands_of(step, operands)
         if len(read) > 1:
             break
         count += 1
     return count if any(step.monoid for step in formula.passes[:count]) else 0
+
+
+def _fits(monoid: Monoid) -> bool:
+    """Whether the states of four rows leave half of the registers to arithmetic.
+
+    What joining in brief leaves alone need not be in one.
+    """
+    carried = len(monoid.state)
+    if monoid.brief_holds:
+        carried = len(parameters(monoid.brief_holds))
+    return 2 * ROWS * carried * registers().of_lanes <= registers().count
 
 
 def _operands_of(step: Pass, operands: Operands) -> set[str]:
@@ -92,6 +106,7 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
 
     fold = bound.fold
     lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
+    combine_next = fold.combine_next
     join_lanes, spread, fetch = fold.join_lanes, fold.spread, operands.fetch_full
     begin = bound.begin
 
@@ -101,7 +116,7 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
     @inlined
     def step(p, const, strides, address, row, known, i, count, state):
         full = fetch(p, address, strides, i, count)
-        return combine(state, lift(counting(i, 1), const, full, row, known))
+        return combine_next(state, lift(counting(i, 1), const, full, row, known))
 
     @inlined
     def steps(p, const, strides, address, row, known, i, state):

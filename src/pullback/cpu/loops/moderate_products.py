@@ -1,63 +1,113 @@
-"""Running products of elements narrower than float64, sixteen at a time and hardly scaled.
+"""Running products of elements narrower than float64, hardly scaled.
 
-While factors are moderate, products of sixteen of them stay within 2**±640, and so does what they
-make of a carry whose mantissa is near 1: ordinary products have the roundings of scaled ones, and
-the carry is brought back to a mantissa and an exponent once for all sixteen. What the exponent of a
-carry is held to, 2**±1000, leaves a narrow result 0 or inf with that much more or less.
+Eight factors are multiplied as they are. Products of up to four of them cannot leave the range of a
+float64; where that of all eight stays moderate, so do those of five to seven. The roundings are
+those of scaled products then, and the carry is brought back to a mantissa and an exponent only
+where it is far from 1. What the exponent of a carry is held to, 2**±1000, leaves a narrow result 0
+or inf with 2**±800 more or less.
 """
 
 from __future__ import annotations
 
-from llvmlite import ir
-
-from ...formulas.folds import scaled, scaled_product
-from ...formulas.record import ScanFormula
-from ...formulas.scan import product_itself
 from ..codegen.elementary import ldexp_single
-from ..codegen.functions import emitter
-from ..codegen.lanes import I64, LANES, Lanes, constant, expected, exponent, mantissa
-from ..codegen.watch import bits_of
+from ..codegen.functions import emitter, inlined
+from ..codegen.lanes import Lanes, absolute, expected, exponent, mantissa
+from ..codegen.registers import any_piece, pieces
 
-# Sixteen factors of these magnitudes, or zeros.
-LEAST, MOST = 2.0**-40, 2.0**40
+# A carry, and products of eight factors: of eight alone, and of two times eight. Three factors more
+# or less, of up to 2**149, leave all that is made of them within 2**800.
+CARRY, OF_EIGHT, OF_TWICE_EIGHT = 2.0**100, 2.0**240, 2.0**120
 
 
-def is_narrow_product(formula: ScanFormula, element: str) -> bool:
-    """Whether a formula is the running product, of elements whose products float64 has room for."""
-    monoid = formula.monoid
-    return (
-        element != "f64"
-        and (monoid.lift, monoid.combine, formula.finish)
-        == (scaled, scaled_product, product_itself)
-        and formula.prefix is None
-        and formula.start is None
-    )
+def _hold(builder, vectors, condition):
+    """Whether a condition holds in all lanes of some vectors, as is expected."""
+    parts = [Lanes(builder, part) for v in vectors for (part,) in pieces(builder, [v])]
+    fails = [builder.not_(condition(part).v) for part in parts]
+    return expected(builder, builder.not_(any_piece(builder, fails)))
+
+
+def _within(most: float):
+    """Whether a number lies within a power of two of 1."""
+
+    def condition(v):
+        size = absolute(v)
+        return (size >= 1.0 / most) & (size <= most)
+
+    return condition
 
 
 @emitter
-def are_moderate(builder, first, second):
-    """Whether all factors of two vectors are moderate, as is expected, or zero."""
-    kind = ir.VectorType(I64, LANES)
+def two_are_moderate(builder, totals):
+    """Whether the products of two chunks are moderate."""
+    return _hold(builder, [v for (v,) in totals], _within(OF_TWICE_EIGHT))
 
-    def filled(value):
-        return constant([value] * LANES, I64)
 
-    fine = None
-    for (v,) in (first, second):
-        size = builder.and_(builder.bitcast(v, kind), filled(2**63 - 1))
-        above = builder.sub(size, filled(bits_of(LEAST)))
-        inside = builder.icmp_unsigned("<=", above, filled(bits_of(MOST) - bits_of(LEAST)))
-        inside = builder.or_(inside, builder.icmp_signed("==", size, filled(0)))
-        fine = inside if fine is None else builder.and_(fine, inside)
-    bits = builder.bitcast(fine, ir.IntType(LANES))
-    return expected(builder, builder.icmp_unsigned("==", bits, bits.type(2**LANES - 1)))
+@emitter
+def is_moderate(builder, total):
+    """Whether the product of a chunk is."""
+    return _hold(builder, total, _within(OF_EIGHT))
+
+
+@emitter
+def _is_near(builder, product):
+    return _hold(builder, product, _within(CARRY))
+
+
+@emitter
+def _is_zero(builder, e):
+    return _hold(builder, e, lambda v: v == 0.0)
+
+
+@emitter
+def _rescaled(builder, product, e):
+    v, by = (Lanes(builder, *a) for a in (product, e))
+    return mantissa(v).v, (by + exponent(v)).v
+
+
+@emitter
+def _brought_to(builder, product, e):
+    v, by = (Lanes(builder, *a) for a in (product, e))
+    return (ldexp_single(v, by).v,)
+
+
+@inlined
+def carried_on(product, e):
+    """A state of a product and an exponent."""
+    state = (product[0], e[0])
+    if not _is_near(product):
+        state = _rescaled(product, e)
+    return state
+
+
+@inlined
+def brought_to(products, e):
+    """``ldexp`` of two products."""
+    one, other = products
+    if not _is_zero(e):
+        one, other = _brought_to(one, e), _brought_to(other, e)
+    return one, other
+
+
+@inlined
+def eight_brought_to(products, e):
+    """``ldexp`` of eight."""
+    a, b, c, d, f, g, h, i = products
+    if not _is_zero(e):
+        a, b, c, d = (
+            _brought_to(a, e), _brought_to(b, e), _brought_to(c, e), _brought_to(d, e)
+        )  # fmt: skip
+        f, g, h, i = (
+            _brought_to(f, e), _brought_to(g, e), _brought_to(h, e), _brought_to(i, e)
+        )  # fmt: skip
+    return a, b, c, d, f, g, h, i
 
 
 @emitter
 def products_of_two(builder, block_carry, carried, states, totals):
     """Of two chunks, what each place's product is but for ``ldexp``, and what is carried on.
 
-    ``before`` are the products in front of them, likewise; the exponent is that of both chunks.
+    Then the products in front of them, likewise, and the exponents: of both chunks, and of what is
+    carried on.
     """
     (block_m, block_e), (m, e) = ([Lanes(builder, v) for v in a] for a in (block_carry, carried))
     first, second = (Lanes(builder, *a) for a in states)
@@ -72,14 +122,27 @@ def products_of_two(builder, block_carry, carried, states, totals):
     def two(a, b):
         return (one(a), one(b))
 
-    state = (mantissa(after).v, (e + exponent(after)).v)
     values = two(before1 * first, before2 * second)
-    made = [values, two(before1, before2), one(block_e + e), state]
-    return tuple(made)
+    return values, one(after), two(before1, before2), one(block_e + e), one(e)
 
 
-@emitter
-def brought_to(builder, product, e):
-    """``ldexp`` of products."""
-    v, by = (Lanes(builder, *a) for a in (product, e))
-    return (ldexp_single(v, by).v,)
+def products_of_eight(inclusive: bool):
+    """``products(block_carry, carried, states)`` of eight positions, and what is carried on.
+
+    Then the exponents of both.
+    """
+
+    @emitter
+    def products(builder, block_carry, carried, states):
+        (block_m, block_e), (m, e) = (
+            [Lanes(builder, v) for v in a] for a in (block_carry, carried)
+        )
+        own = [Lanes(builder, *state) for state in states]
+        before = block_m * m
+        found = [before * product for product in own]
+        if not inclusive:
+            found = [before, *found[:-1]]
+        values = tuple((v.v,) for v in found)
+        return values, ((m * own[-1]).v,), ((block_e + e).v,), (e.v,)
+
+    return products

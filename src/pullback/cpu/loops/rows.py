@@ -52,7 +52,7 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
     join_lanes, write = fold.join_lanes, fold.write
     fetch_full = fetch_along(operands, neighbours_of(formula, operands))
     keeps_doubles = keeps and lift_pair is None
-    brief, briefly = fold.brief, fold.briefly
+    brief, briefly, combine_next = fold.brief, fold.briefly, fold.combine_next
     stride = (briefly + 1) * LANES
 
     @inlined
@@ -72,7 +72,7 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
             lifted = lift(counting(i, 1), const, full, row, known)
             if keeps_doubles:
                 write(place, 8, lifted)
-            state = combine(state, lifted)
+            state = combine_next(state, lifted)
         return state
 
     @inlined
@@ -367,6 +367,9 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     """``kernel(p, begin, end)`` over whole rows."""
     if is_pointwise(formula):
         return _make_pointwise_kernel(formula, element, operands)
+    write_strange, whole = _make_strange(formula, element, operands), formula
+    if formula.usual:
+        formula = formula.usual.formula
     # Passes over four rows at a time where they are short, then the others over each.
     count = leading(formula, operands)
     lead, names, _ = make_summary(formula, formula.passes[:count], element, operands)
@@ -379,6 +382,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     all_addresses, all_strides = operands.addresses, operands.strides
     fetch_rows = operands.fetch_rows
     write_row = _make_write_row(formula, element, operands, known, lifts)
+    is_strange = strange_rows(whole, element, operands, known)
     # What is lifted of a block, with room behind it.
     box_of_lifted = stack((BLOCK + GROUP) // (2 if operands.singles else 1) if lifts else 1)
 
@@ -421,11 +425,42 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
                 line = lines_of(p, const, strides, unit, kept)
                 next_unit = unit + together if ask and unit + together < end else unit
                 known = rest(line, read(box + k * size, 64))
-                write_row(line, known, extent, all_addresses(p, next_unit))
+                if is_strange is not None and is_strange(const, line[2], known):
+                    write_strange(line, extent, all_addresses(p, next_unit))
+                else:
+                    write_row(line, known, extent, all_addresses(p, next_unit))
             first += together
         fence()
 
     return kernel
+
+
+def strange_rows(formula: RowFormula, element: str, operands: Operands, known):
+    """``is_strange(const, row, known)``: whether the usual record does not do; None without one."""
+    if formula.usual is None:
+        return None
+    primitives, row = primitives_for(element), operands.row
+    unless = any_element(formula.usual.unless, primitives, (), row, known)
+
+    @inlined
+    def is_strange(const, row, known):
+        return unless(counting(0, 1), const, no_vectors(), row, known)
+
+    return is_strange
+
+
+def _make_strange(formula: RowFormula, element: str, operands: Operands):
+    """``write_strange(line, extent, ahead)``: a row for which the usual record does not do."""
+    if formula.usual is None:
+        return None
+    summary, known, _ = make_summary(formula, formula.passes, element, operands)
+    write_row = _make_write_row(formula, element, operands, known, None)
+
+    @inner
+    def write_strange(line, extent, ahead):
+        write_row(line, summary(line, no_vectors()), extent, ahead)
+
+    return write_strange
 
 
 def _make_write_row(formula: RowFormula, element: str, operands: Operands, known, lifts):

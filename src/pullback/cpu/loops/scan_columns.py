@@ -16,7 +16,7 @@ from ..codegen.lanes import LANES
 from ..codegen.memory import set_word, word
 from ..codegen.operands import Operands
 from ..codegen.vectors import no_vectors, stack
-from ..codegen.watch import nothing_seen
+from ..codegen.watch import nothing_seen, was_moderate
 from ..words import (
     BLOCKS,
     COLUMNS,
@@ -41,6 +41,7 @@ from .eight import (
     make_put,
     make_wakes,
 )
+from .moderate_products import carried_on, eight_brought_to, is_moderate, products_of_eight
 from .scan_parts import SCAN_BLOCK, ScanParts
 
 GROUPS = SCAN_BLOCK // GROUP
@@ -102,11 +103,13 @@ def _make_scan_chunk(parts: ScanParts, operands: Operands, descending: bool):
 
 
 def _make_whole_chunk(parts: ScanParts, operands: Operands):
-    """Scan eight positions of eight columns without guards, if it has any, in a one-way scan.
+    """Scan eight positions of eight columns by a shorter way, if there is one, in a one-way scan.
 
-    Gives what is carried on, and whether it may: not where a NaN shows, and then nothing has been
-    written.
+    Gives what is carried on, and whether it may: where it may not nothing has been written. Without
+    guards it may not where a NaN shows, without scaling where a product is not moderate.
     """
+    if parts.moderate is not None:
+        return _make_moderate_chunk(parts, operands)
     made = parts.unguarded
     if made is None:
 
@@ -137,6 +140,30 @@ def _make_whole_chunk(parts: ScanParts, operands: Operands):
         return after, fine
 
     return whole_chunk
+
+
+def _make_moderate_chunk(parts: ScanParts, operands: Operands):
+    """The same of a running product."""
+    fetch, lift = make_fetch(operands, parts.neighbours), make_lift(parts.moderate)
+    put, scan_eight = make_put(operands, paired=True), parts.moderate.scan_eight
+    products = products_of_eight(parts.inclusive)
+    fetch_row_columns = operands.fetch_row_columns
+
+    @inlined
+    def moderate_chunk(tile, start, column, lanes, block_carry, carried):
+        p, const, addresses, strides, steps = tile
+        row = fetch_row_columns(p, addresses, steps, column, lanes)
+        full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
+        states = scan_eight(lift(p, start, LANES, const, full, row, eight_zeros()))
+        after, fine = carried, is_moderate(states[LANES - 1])
+        if fine:
+            values, product, by, e = products(block_carry, carried, states)
+            values = eight_brought_to(values, by)
+            put(addresses, strides, steps, start, LANES, column, lanes, values)
+            after = carried_on(product, e)
+        return after, fine
+
+    return moderate_chunk
 
 
 def _one_way(parts: ScanParts, operands: Operands):
@@ -267,7 +294,7 @@ def _both_ways(parts: ScanParts, operands: Operands):
     p_size, pitch = prefix.size, 8 * WIDEST_BOTH_WAYS
     begin, p_begin, finish_columns = parts.start, parts.prefix_start, _columns_end(parts, operands)
     fetch_row_columns = operands.fetch_row_columns
-    look_at_carry, was_moderate = parts.watch.carry, parts.watch.was_moderate
+    look_at_carry = parts.watch.carry
     prefix_total, prefix_states = _make_prefix_chunks(parts, operands)
     scan_chunk = _make_scan_chunk(parts, operands, descending=True)
     block_scratch = stack(WIDEST_BOTH_WAYS * fold.size)

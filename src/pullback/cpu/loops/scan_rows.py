@@ -26,10 +26,10 @@ from ..codegen.vectors import (
     no_vectors,
     stack,
 )
-from ..codegen.watch import nothing_seen
+from ..codegen.watch import nothing_seen, was_moderate
 from ..words import BLOCKS, EXTENT, SCRATCH, STRAINED, TURN
 from .flush import flush
-from .moderate_products import are_moderate, brought_to, products_of_two
+from .moderate_products import brought_to, carried_on, products_of_two, two_are_moderate
 from .scan_parts import SCAN_BLOCK, ScanParts
 
 # Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
@@ -146,7 +146,7 @@ class RowScan:
     def moderate_pair(self, writes: bool):
         """Two chunks of a running product, hardly scaled: what is carried on, and whether it may.
 
-        It may not where a factor is not moderate, and then nothing has been written.
+        It may not where one is not moderate, and then nothing has been written.
         """
         operands, fold = self.operands, self.parts.moderate
         lift, scan_lanes, moved = fold.lift, fold.lane_scans(self.flipped), None
@@ -160,22 +160,23 @@ class RowScan:
             second = start + LANES
             full1 = fetch(p, addresses, strides, start, LANES)
             full2 = fetch(p, addresses, strides, second, LANES)
-            if not are_moderate(full1, full2):
-                return carried, False
             states, totals = scan_lanes(
                 (
                     lift(indices(p, start), const, full1, row, no_vectors()),
                     lift(indices(p, second), const, full2, row, no_vectors()),
                 )
             )
+            if not two_are_moderate(totals):
+                return carried, False
             found = products_of_two(block_carry, carried, states, totals)
-            (value1, value2), (before1, before2), e, after = found
+            (value1, value2), after, (before1, before2), by, e = found
             if writes:
                 if moved is not None:
                     value1, value2 = moved(value1, before1), moved(value2, before2)
-                put_outputs(p, addresses, strides, start, LANES, brought_to(value1, e))
-                put_outputs(p, addresses, strides, second, LANES, brought_to(value2, e))
-            return after, True
+                value1, value2 = brought_to((value1, value2), by)
+                put_outputs(p, addresses, strides, start, LANES, value1)
+                put_outputs(p, addresses, strides, second, LANES, value2)
+            return carried_on(after, e), True
 
         return try_pair
 
@@ -484,7 +485,6 @@ class BothWays:
         p_size, p_combine = prefix.size, prefix.combine
         p_read_one, p_write_one = prefix.read_one, prefix.write_one
         prefix_block, back_block = self.prefix_block, self.scan.back_block(writes=True)
-        was_moderate = parts.watch.was_moderate
 
         @inner
         def sweep(line, first, last, forwards, before, carry, kept, planes):

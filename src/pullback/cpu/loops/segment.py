@@ -10,7 +10,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from ..codegen.block import ask_to_write, fetch_min, is_below, least
-from ..codegen.functions import emitter, inner
+from ..codegen.functions import emitter, inlined, inner
 from ..codegen.lanes import I64, LANES, splat
 from ..codegen.memory import int32_at, set_word, word
 from ..codegen.storage import ITEMSIZE
@@ -183,30 +183,28 @@ def make_fill_kernel(ids: str):
     return kernel
 
 
+def _copying(item: int, elements: int):
+    """``copy(target, source)`` of so many packed elements of that size."""
+    kind = ir.VectorType(ir.IntType(8 * item), elements) if elements > 1 else ir.IntType(8 * item)
+
+    @emitter
+    def copy_packed(builder, target, source):
+        value = builder.load(builder.inttoptr(source, kind.as_pointer()))
+        value.align = item
+        builder.store(value, builder.inttoptr(target, kind.as_pointer())).align = item
+
+    return copy_packed
+
+
 def _copier(item: int):
     """``copy(target, target_stride, source, source_stride, count)`` of elements of that size."""
     kind = ir.IntType(8 * item)
 
     @emitter
-    def copy_one(builder, target, source):
-        value = builder.load(builder.inttoptr(source, kind.as_pointer()))
-        builder.store(value, builder.inttoptr(target, kind.as_pointer()))
-
-    @emitter
     def clear_one(builder, target):
         builder.store(kind(0), builder.inttoptr(target, kind.as_pointer()))
 
-    def copying(elements):
-        @emitter
-        def copy_packed(builder, target, source):
-            several = ir.VectorType(kind, elements).as_pointer()
-            value = builder.load(builder.inttoptr(source, several))
-            value.align = item
-            builder.store(value, builder.inttoptr(target, several)).align = item
-
-        return copy_packed
-
-    copy_eight, copy_block = copying(LANES), copying(BLOCK)
+    copy_one, copy_eight, copy_block = (_copying(item, k) for k in (1, LANES, BLOCK))
 
     @inner
     def copy(target, target_stride, source, source_stride, count):
@@ -272,24 +270,45 @@ def make_clear_kernel(element: str, ids: str, by_offsets: bool):
     return kernel
 
 
+# Columns whose rows are copied by one load and one store each.
+FEW_COLUMNS = (1, 2, 4, 8)
+
+
 def make_gather_kernel(element: str, ids: str):
     """``kernel(p, begin, end)`` over input rows: bits of the row that an id names, or zeros."""
-    copy, clear = _copier(ITEMSIZE[element])
-    id_at = make_id_at(ids)
+    item, size = ITEMSIZE[element], ITEMSIZE[ids]
+    copy, clear = _copier(item)
     result_at = OPERANDS + 3
 
-    def kernel(p, begin, end):
+    @inlined
+    def gather(p, begin, end, copy_row):
         columns, segments = word(p, NUM_COLUMNS), word(p, NUM_SEGMENTS)
         values, value_row = word(p, OPERANDS), word(p, OPERANDS + 1)
         value_column = word(p, OPERANDS + 2)
         result, result_row = word(p, result_at), word(p, result_at + 1)
         result_column = word(p, result_at + 2)
+        ids_at, id_stride = word(p, IDS), word(p, ID_STRIDE)
         for n in range(begin, end):
-            s = id_at(p, n)
+            s = id_from(ids_at + n * id_stride, size)
             target = result + n * result_row
-            if is_below(s, segments):
+            if not is_below(s, segments):
+                clear(target, result_column, columns)
+            elif copy_row is None:
                 copy(target, result_column, values + s * value_row, value_column, columns)
             else:
-                clear(target, result_column, columns)
+                copy_row(target, values + s * value_row)
+
+    few = tuple((columns, _copying(item, columns)) for columns in FEW_COLUMNS)
+
+    def kernel(p, begin, end):
+        packed = word(p, OPERANDS + 2) == item and word(p, result_at + 2) == item
+        done = 0
+        if packed:
+            for columns, copy_row in few:
+                if word(p, NUM_COLUMNS) == columns:
+                    gather(p, begin, end, copy_row)
+                    done = 1
+        if done == 0:
+            gather(p, begin, end, None)
 
     return kernel

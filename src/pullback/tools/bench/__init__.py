@@ -8,7 +8,18 @@ True
 """
 
 from ..case import Case
-from .cells import DIRECTIONS, FULL, QUICK, Grid, cells, default_ops, find_op, named_ops
+from .cells import (
+    DIRECTIONS,
+    FULL,
+    ORDERS,
+    QUICK,
+    SIZES,
+    Grid,
+    cells,
+    default_ops,
+    find_op,
+    named_ops,
+)
 from .harness import Settings, heading, measure, run
 from .load import busy_share, warnings
 from .peers import PEERS, QUICK_PEERS, installed
@@ -18,9 +29,11 @@ from .summary import Change, Figures, compare, figures, objection, summarise
 __all__ = [
     "DIRECTIONS",
     "FULL",
+    "ORDERS",
     "PEERS",
     "QUICK",
     "QUICK_PEERS",
+    "SIZES",
     "Case",
     "Change",
     "Figures",

@@ -24,16 +24,21 @@ class Grid:
 
     All dtypes run on the first of the shapes, ``elsewhere`` says which run on the others.
     ``classes`` are shapes of scores with a target in every row, and their dtypes; ``masked`` says
-    whether ops that take a mask run with one too.
+    whether ops that take a mask run with one too. On ``sampled`` shapes runs only the first op of
+    each family and direction.
+    whether ops that take a mask run with one too. ``into`` is how many segments rows of other
+    shapes are cut into, a 26th of the rows if it is not said.
     """
 
     shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     segments: tuple[SegmentShape, ...]
     dtypes: tuple[str, ...]
     elsewhere: tuple[str, ...] = ("f32",)
-    orders: tuple[str, ...] = ("sorted", "random")
+    orders: tuple[str, ...] = ("sorted", "random")  # of ids
     classes: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = ()
     masked: bool = False
+    sampled: tuple[tuple[int, ...], ...] = ()
+    into: int | None = None
 
 
 # One size within the caches of a core, one beyond those of most CPUs.
@@ -61,15 +66,35 @@ FULL = Grid(
         ((16_000_000,), (-1,)),
         ((1, 128), (-1,)),
     ),
-    ((262144, 64, 10000), (477263, 256, 135361)),
+    ((262144, 64, 10000), (477263, 256, 135361), (1_000_000, 4, 100_000)),
     FLOATS,
     elsewhere=("f32", "bf16"),
     classes=(((256, 128256), ("f32", "bf16")),),
     masked=True,
 )
 
+# Every op at every size from the cost of a call to beyond the caches, in half an hour or so.
+SIZES = Grid(
+    (
+        ((512, 1024), (-1, 0)),
+        ((16, 64), (-1, 0)),
+        ((64, 256), (-1, 0)),
+        ((256, 512), (-1, 0)),
+        ((1024, 1024), (-1, 0)),
+        ((2048, 2048), (-1, 0)),
+        ((4096, 4096), (-1, 0)),
+        ((16384, 8192), (-1,)),
+    ),
+    ((4096, 64, 300), (131072, 64, 10000)),
+    FLOATS,
+    elsewhere=("f32", "bf16"),
+    orders=("random",),
+    sampled=((16384, 8192),),
+)
+
 
 DIRECTIONS = ("backward", "forward", "both")
+ORDERS = ("sorted", "random")
 
 
 def _goes(op: Op, direction: str) -> bool:
@@ -136,7 +161,10 @@ def _plain_cells(
     axes: Sequence[int],
 ) -> Iterator[Case]:
     first = (grid.shapes[0][0], list(grid.shapes[0][1]))
+    met: set[tuple[str, str]] = set()
     for op in ops or default_ops():
+        is_first = (op.family, op.direction) not in met
+        met.add((op.family, op.direction))
         for element in dtypes or grid.dtypes:
             if element not in op.dtypes:
                 continue
@@ -145,6 +173,8 @@ def _plain_cells(
                 yield from _segment_cells(op, element, grid, shapes, everywhere)
                 continue
             for shape, own_axes in _shapes(grid, shapes, axes, everywhere):
+                if not shapes and shape in grid.sampled and not is_first:
+                    continue
                 for axis in own_axes if op.parameter("axis") else own_axes[:1]:
                     yield Case.of(op, element, shape, axis=axis)
                 if grid.masked and not shapes and (shape, own_axes) == first and element == "f32":
@@ -176,7 +206,7 @@ def _segment_cells(
 ):
     if shapes:
         wanted: Iterable[SegmentShape] = [
-            (s[0], s[1], max(1, s[0] // 26)) for s in shapes if len(s) == 2
+            (s[0], s[1], grid.into or max(1, s[0] // 26)) for s in shapes if len(s) == 2
         ]
     else:
         wanted = grid.segments if everywhere else grid.segments[:1]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from dataclasses import asdict
 from pathlib import Path
+
+from ...cpu.machine import here
 
 LIBRARIES = ("numpy", "llvmlite", "ml_dtypes", "torch", "entmax", "jax", "triton")
 
@@ -70,6 +73,7 @@ def describe() -> dict[str, object]:
     return {
         "cpu": cpu_model(),
         "cores": usable_cores(),
+        "caches": asdict(here().caches),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "pullback": __version__,

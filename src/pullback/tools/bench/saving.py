@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..case import Case
 from .summary import SCHEMA, key_of
 
 Key = tuple[str, str, str, str]
@@ -36,6 +37,10 @@ class Kept:
         self.cells.append(cell)
         if self._path is not None:
             self._write(self._path, self.report() | {"unfinished": True})
+
+    def lacks(self, cases: Iterable[Case]) -> bool:
+        """Whether one of these has not been measured."""
+        return not {c.key for c in cases} <= self.done
 
     def report(self) -> dict[str, Any]:
         """What there is by now."""

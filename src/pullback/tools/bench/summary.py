@@ -83,12 +83,9 @@ def summarise(cells: Sequence[Mapping[str, Any]], stat: str = "ms") -> dict[str,
     """Means over the cases, the cases lost to a peer, and those that failed their check."""
     pairs = [(c, f) for c in cells if (f := figures(c, stat)) is not None]
     peers = sorted({n for _, f in pairs for n in f.ratios})
-    lost = [_name(c) for c, f in pairs if _is_slower(c, f)]
+    behind = {_name(c): f.against_fastest or 1.0 for c, f in pairs if _is_slower(c, f)}
+    lost = sorted(behind, key=behind.__getitem__)
     close = [_name(c) for c, f in pairs if _below_one(f.against_fastest) and not _is_slower(c, f)]
-    by_size = {
-        where: geometric_mean(f.against_fastest for c, f in pairs if c.get("within_caches") is held)
-        for where, held in (("within caches", True), ("beyond", False))
-    }
     function_lost = [_name(c) for c, f in pairs if _below_one(f.function_against_fastest)]
     return {
         "cases": len(cells),
@@ -98,14 +95,29 @@ def summarise(cells: Sequence[Mapping[str, Any]], stat: str = "ms") -> dict[str,
         },
         "against_fastest": geometric_mean(f.against_fastest for _, f in pairs),
         "function_against_fastest": geometric_mean(f.function_against_fastest for _, f in pairs),
-        "by_size": {where: mean for where, mean in by_size.items() if mean},
+        "by_size": _by_size(pairs),
+        "by_op": {
+            op: {**_by_size(of_op), "cases": len(of_op), "lost": sum(_is_slower(*p) for p in of_op)}
+            for op in dict.fromkeys(c["op"] for c, _ in pairs)
+            if (of_op := [p for p in pairs if p[0]["op"] == op])
+        },
         "noise": noise_of(cells),
         "lost": lost,
+        "lost_by": behind,
         "close": close,
         "function_lost": function_lost,
         "failed": [_name(c) for c in cells if not c.get("check", {}).get("ok", True)],
         "skipped": [_name(c) for c in cells if "skipped" in c],
     }
+
+
+def _by_size(pairs: Sequence[tuple[Mapping[str, Any], Figures]]) -> dict[str, float]:
+    """Geometric means against the fastest peer, of cases that fit in the caches and of others."""
+    found = {
+        where: geometric_mean(f.against_fastest for c, f in pairs if c.get("within_caches") is held)
+        for where, held in (("within caches", True), ("beyond", False))
+    }
+    return {where: mean for where, mean in found.items() if mean}
 
 
 def _below_one(ratio: float | None) -> bool:

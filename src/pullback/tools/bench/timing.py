@@ -13,6 +13,10 @@ SHORTEST_SAMPLE = 1e-3
 # comes next for 1.5 ms (a sum of 512x1024 on two threads took 90 microseconds instead of 36). So
 # there is a pause before each sample, and a call that is not counted, which wakes one's threads.
 SETTLE = 3e-3
+# The second call of a function or of a library may still find something out and keep it. Unless it
+# takes so long that nothing of the kind would show, the next one says how often to call in a
+# sample: a sum of 64x256 that was called once a sample took 70 microseconds instead of 5.
+FIRST_CALLS = 20e-3
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def interleave(
     Parameters
     ----------
     contenders
-        Calls by name, warmed up. The first call of each sets how often it is repeated.
+        Calls by name, warmed up. The first calls of each set how often it is repeated.
     rounds
         Samples per contender.
     budget
@@ -68,6 +72,8 @@ def interleave(
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for name, call in contenders.items():
         first = _seconds(call, 1)
+        if first < FIRST_CALLS:
+            first = _seconds(call, 1)
         if first < SHORTEST_SAMPLE:
             first = _seconds(call, 3)
         calls[name] = max(1, round(SHORTEST_SAMPLE / max(first, 1e-9)))

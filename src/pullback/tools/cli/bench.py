@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,26 @@ EPILOG = """
 Examples:
   pullback bench                                  all ops, f32: some minutes
   pullback bench softmax cumsum --dtypes f32,bf16 --shapes 4096x4096 --axes -1
+  pullback bench --grid --json now.json           all sizes: half an hour
   pullback bench --full --json now.json           hours; Ctrl-C, then go on
   pullback bench --from now.json --html now.html --plot now.png
   pullback bench --compare before.json
   pullback bench cumprod --exclusive --resets --peers jax,torch
+  pullback bench segment_softmax --shapes 477263x256 --segments 135361 --order random
   pullback bench cumprod --scaling
   pullback bench --frontends
   pullback bench --device cuda --peers torch,compile,liger,flaggems
 """
 
-# Where a full run is saved that names no file.
+GRIDS = {"quick": b.QUICK, "grid": b.SIZES, "full": b.FULL}
+USUAL_PEERS = {"quick": b.QUICK_PEERS, "grid": ("torch", "compile", "jax", "numpy")}
+# Where a long run is saved that names no file.
 FULL_REPORT = "pullback-bench.json"
 PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "liger", "flaggems", "none"))
+
+
+class _TimeIsUp(Exception):
+    """No more cases are to be measured."""
 
 
 @click.command("bench", cls=RecordOptions, epilog=EPILOG)
@@ -57,10 +66,22 @@ PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "liger", "flaggems", "none"))
     flag_value="full",
     help="All shapes and peers: hours. Saved case by case; the same command continues.",
 )
-@click.option("--direction", type=click.Choice(b.DIRECTIONS), default="backward", show_default=True)
+@click.option(
+    "--grid",
+    "mode",
+    flag_value="grid",
+    help="Every op both ways, from 16x64 to beyond the caches: half an hour. Saved case by case.",
+)
+@click.option("--minutes", type=click.FloatRange(min=0), help="Stop after so long.")
+@click.option("--direction", type=click.Choice(b.DIRECTIONS),
+              help="Default: backward; both with --grid.")  # fmt: skip
 @click.option("--dtypes", type=DTYPE_LIST, help="Such as f32,bf16.")
 @click.option("--shapes", type=SHAPE_LIST, help="Such as 4096x4096,64x256x1024.")
 @click.option("--axes", type=AXIS_LIST, help="Such as -1,0.")
+@click.option("--segments", type=click.IntRange(min=1),
+              help="That rows of --shapes are cut into; else a 26th of the rows.")  # fmt: skip
+@click.option("--order", type=ListOf("order", str.strip, b.ORDERS),
+              help="Of segment ids: sorted,random, or one of them.")  # fmt: skip
 @click.option("--threads", type=THREADS, help="Default: all CPUs.")
 @click.option("--peers", type=PEER_LIST, help=f"From {', '.join(b.PEERS)}; or none, or all.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Samples per contender.")
@@ -77,10 +98,13 @@ PEER_LIST = ListOf("peers", str.strip, (*b.PEERS, "liger", "flaggems", "none"))
 def command(
     ops: tuple[str, ...],
     mode: str,
-    direction: str,
+    minutes: float | None,
+    direction: str | None,
     dtypes: tuple[str, ...] | None,
     shapes: tuple[tuple[int, ...], ...] | None,
     axes: tuple[int, ...] | None,
+    segments: int | None,
+    order: tuple[str, ...] | None,
     threads: int | None,
     peers: tuple[str, ...] | None,
     rounds: int | None,
@@ -107,6 +131,8 @@ def command(
         "--dtypes": dtypes,
         "--shapes": shapes,
         "--axes": axes,
+        "--segments": segments,
+        "--order": order,
         "--peers": peers,
         "--plot": plot_file,
         "--html": html_file,
@@ -119,15 +145,26 @@ def command(
         _refuse(
             "--device cuda",
             given,
-            ("--scaling", "--frontends", "--threads", "--plot", "--html", "--compare", "--from"),
+            (
+                "--scaling",
+                "--frontends",
+                "--threads",
+                "--plot",
+                "--html",
+                "--compare",
+                "--from",
+                "--segments",
+                "--order",
+            ),
         )
     if from_file:
         measuring = {"OPS": ops, "--threads": threads, "--rounds": rounds, "--json": json_file,
-                     "--scaling": scaling}  # fmt: skip
+                     "--scaling": scaling, "--minutes": minutes}  # fmt: skip
         shown = ("--from", "--plot", "--html", "--compare")
         _refuse("--from", given | measuring, [n for n in (given | measuring) if n not in shown])
     if scaling:
-        unused = ("--shapes", "--axes", "--peers", "--compare", "--frontends")
+        unused = ("--shapes", "--axes", "--segments", "--order", "--peers", "--compare",
+                  "--frontends")  # fmt: skip
         _refuse("--scaling", given, (*unused, "a choice of an op's form"))
         if dtypes and len(dtypes) > 1:
             raise click.ClickException("--scaling: one of the dtypes at a time")
@@ -144,10 +181,11 @@ def command(
     old = _old_report(old_file) if old_file else None
     stat_key = "ms" if stat == "min" else "median_ms"
     if from_file:
-        _show(_old_report(from_file), stat_key, None, plot_file, html_file, old)
+        _show(_old_report(from_file), stat_key, None, plot_file, html_file, old, mode == "grid")
         return
     if any(0 in shape for shape in shapes or ()):
         raise click.ClickException("--shapes: a shape without elements has nothing to time")
+    direction = direction or ("both" if mode == "grid" else "backward")
     chosen = b.named_ops(ops, direction) if ops else b.default_ops(direction)
     if device != "cpu":
         on_device.bench(chosen, dtypes or (), shapes or (), axes or (), peers, json_file)
@@ -159,12 +197,16 @@ def command(
     if frontends:
         _frontends(chosen, shapes, settings, json_file)
         return
-    grid = b.QUICK if mode == "quick" else b.FULL
+    if segments and not shapes:
+        raise click.ClickException("--segments: say --shapes too, such as 477263x256")
+    grid = dataclasses.replace(GRIDS[mode], orders=order or GRIDS[mode].orders, into=segments)
     picked = choices_of(chosen, choices)
     cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or (), picked))
     if not cases:
         raise click.ClickException("nothing to run: no op fits these shapes and axes")
-    if mode == "full" and json_file is None:
+    if mode == "grid":  # what is most of it first, if time is short
+        cases.sort(key=lambda case: case.useful_bytes)
+    if mode != "quick" and json_file is None:
         json_file = Path(FULL_REPORT)
         ensure_writable(json_file)
     saved = None if json_file is None or str(json_file) == "-" else json_file
@@ -173,24 +215,34 @@ def command(
         click.echo(f"{saved}: {kept.resumed} cases are there, measuring the others", err=True)
     load = [b.busy_share()]
     todo = [c for c in cases if c.key not in kept.done]
+    until = None if minutes is None else time.monotonic() + 60 * minutes
     with steps(len(cases)) as (progress, task):
         progress.advance(task, len(cases) - len(todo))
 
         def advance(case: b.Case, record: dict[str, Any] | None) -> None:
             if record is None:
+                if until is not None and time.monotonic() >= until:
+                    raise _TimeIsUp
                 progress.update(task, description=" ".join(case.key))
             else:
                 kept.add(record)
                 progress.advance(task)
 
         try:
-            _run(todo, settings, mode, advance)
+            _run(todo, settings, grid, advance)
+        except _TimeIsUp:
+            left = len(cases) - len(kept.cells)
+            said = f"time is up: {left} of {len(cases)} cases are left out"
+            if not kept.cells:
+                raise click.ClickException(said) from None
+            click.echo(said, err=True)
         except KeyboardInterrupt:
             again = f"; the same command continues, {saved} has them" if saved else ""
             done = f"stopped after {len(kept.cells)} of {len(cases)} cases{again}"
             raise click.ClickException(done) from None
     load.append(b.busy_share())
-    _show(kept.report() | {"load": load}, stat_key, json_file, plot_file, html_file, old)
+    report = kept.report() | {"load": load} | ({"unfinished": True} if kept.lacks(cases) else {})
+    _show(report, stat_key, json_file, plot_file, html_file, old, mode == "grid")
 
 
 def _show(
@@ -200,6 +252,7 @@ def _show(
     plot_file: Path | None,
     html_file: Path | None,
     old: dict[str, Any] | None,
+    by_op: bool,
 ) -> None:
     """Write what is asked for, and the tables."""
     report["summary"] = b.summarise(report["cells"], stat_key)
@@ -214,7 +267,7 @@ def _show(
         write_atomically(html_file, bench_page(report, stat_key, old).encode())
     if str(json_file) != "-":
         out = console()
-        for part in tables.bench(report, stat_key, out):
+        for part in tables.bench(report, stat_key, out, by_op):
             out.print(part)
         if old is not None:
             for part in tables.changes(b.compare(old, report)):
@@ -239,22 +292,28 @@ def _old_report(path: Path) -> dict[str, Any]:
     return dict(old)
 
 
-def _run(cases: list[b.Case], settings: b.Settings, mode: str, advance: Any) -> None:
-    """All cases; in a full run torch.compile, which takes seconds a case, on the first shape."""
-    if mode == "quick" or "compile" not in settings.peers:
+def _run(cases: list[b.Case], settings: b.Settings, grid: b.Grid, advance: Any) -> None:
+    """All cases; torch.compile, which takes seconds a case, on a sample of any but a quick run."""
+    if grid is b.QUICK or "compile" not in settings.peers:
         b.run(cases, settings, advance)
         return
-    first = [c for c in cases if c.element == "f32" and c.shape == b.FULL.shapes[0][0]]
-    b.run(first, settings, advance)
+    shape, axes = grid.shapes[0]
+    # Of the sizes, the last axis alone.
+    wanted = axes if grid is b.FULL else axes[:1]
+    first = [
+        c for c in cases if c.element == "f32" and c.shape == shape and c.get("axis") in wanted
+    ]
     others = tuple(p for p in settings.peers if p != "compile")
     rest = [c for c in cases if c not in first]
-    b.run(rest, dataclasses.replace(settings, peers=others), advance)
+    alone = dataclasses.replace(settings, peers=others)
+    for part, held in ((first, settings), (rest, alone))[:: 1 if grid is b.FULL else -1]:
+        b.run(part, held, advance)
 
 
 def _settings(
     mode: str, threads: int | None, peers: tuple[str, ...] | None, rounds: int | None
 ) -> b.Settings:
-    wanted = peers if peers is not None else b.QUICK_PEERS if mode == "quick" else tuple(b.PEERS)
+    wanted = peers if peers is not None else USUAL_PEERS.get(mode, tuple(b.PEERS))
     if wanted == ("none",):
         wanted = ()
     if wanted == ("all",):
@@ -267,13 +326,8 @@ def _settings(
     absent = set(wanted) - set(b.installed(wanted))
     if peers is not None and absent - {"none"} and wanted != tuple(b.PEERS):
         raise click.ClickException(f"not installed: {', '.join(sorted(absent))}")
-    quick = mode == "quick"
-    return b.Settings(
-        threads or get_num_threads(),
-        b.installed(wanted),
-        rounds or (5 if quick else 7),
-        0.15 if quick else 0.4,
-    )
+    samples, budget = {"quick": (5, 0.15), "grid": (5, 0.1), "full": (7, 0.4)}[mode]
+    return b.Settings(threads or get_num_threads(), b.installed(wanted), rounds or samples, budget)
 
 
 def _scaling(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +16,7 @@ from rich.progress import (
 )
 
 from ...core import parse
-from ...core.catalog import catalog
+from ...core.catalog import OPS, catalog
 from ...core.declare import Op, Parameter
 from ..bench import find_op
 from ..files import Interrupted, Job
@@ -50,20 +51,44 @@ SHORT = {"segment_ids": "ids"}
 
 
 class OpOptions(click.Command):
-    """Has an option for every operand and parameter of the ops in the catalog."""
+    """Has an option for every operand and parameter of the ops in the catalog.
+
+    Its help lists those of the op that it is asked about.
+    """
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The command's own options after those of the ops."""
         own = super().get_params(ctx)
         known = {p.name for p in own}
-        made = [o for o in _op_options() if o.name not in known]
+        made = [o for o in _op_options(catalog()) if o.name not in known]
         return [*own[:1], *made, *own[1:]]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Remember the op: help is printed before arguments are read."""
+        ctx.meta[__name__] = next((OPS[a] for a in args if a in OPS), None)
+        return super().parse_args(ctx, args)
 
-def _op_options() -> list[click.Option]:
-    """Operands, then parameters, each as the first op that has it describes it."""
-    operands = {o.name: o for op in catalog() for o in (*op.reads, *op.writes)}
-    parameters = {p.name: p for op in catalog() for p in op.parameters}
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options of the op, and then the command's own."""
+        op = ctx.meta[__name__]
+        if op is not None:
+            with formatter.section(f"Options of {op.name}"):
+                own = [o for o in _op_options([op]) if o.name not in _written_to_out(op)]
+                formatter.write_dl(_told(ctx, own))
+        with formatter.section("Options"):
+            formatter.write_dl(_told(ctx, super().get_params(ctx)))
+
+
+def _told(ctx: click.Context, options: Iterable[click.Parameter]) -> list[tuple[str, str]]:
+    named = (o.get_help_record(ctx) for o in options if isinstance(o, click.Option))
+    return [told for told in named if told is not None]
+
+
+def _op_options(ops: Iterable[Op]) -> list[click.Option]:
+    """Operands, then parameters, each as the last op that has it describes it."""
+    ops = list(ops)
+    operands = {o.name: o for op in ops for o in (*op.reads, *op.writes)}
+    parameters = {p.name: p for op in ops for p in op.parameters}
     found = []
     for name, operand in operands.items():
         words = [f"--{_word(name)}", *([f"--{_dashed(name)}"] if name in SHORT else [])]
@@ -78,6 +103,11 @@ def _op_options() -> list[click.Option]:
             )
             found.append(made)
     return found
+
+
+def _written_to_out(op: Op) -> tuple[str, ...]:
+    """The result that has no option of its own: a single one is named by --out."""
+    return op.outputs if len(op.outputs) == 1 else ()
 
 
 def _dashed(name: str) -> str:
@@ -146,7 +176,8 @@ def _is_number(text: str) -> bool:
 def command(op: str, **given: Any) -> None:
     """Run OP on files; they may be larger than memory.
 
-    An op takes the options that are called like its operands and parameters, and no others.
+    An op takes the options that are called like its operands and parameters, and no others:
+    pullback run OP --help lists them.
     """
     row = find_op(op)
     inputs, parameters = _read(row, given)
@@ -236,7 +267,9 @@ def _refusal(op: Op, name: str, text: str) -> str:
 
 
 def _check_format(option: str, path: Path) -> None:
-    """Refuse a name that promises a format other than those that are written."""
+    """Refuse a name that promises a format other than those that are written, or that is none."""
+    if not path.name:
+        raise click.ClickException(f"--{option}: expected the name of a file, got a folder")
     if path.suffix.lower() not in (".npy", ".npz", *RAW) and not is_zarr(path):
         listed = ", ".join(s for s in RAW if s)
         raise click.ClickException(

@@ -76,14 +76,19 @@ def machine_line(report: Mapping[str, Any]) -> str:
     return f"{machine['cpu']}, {cores}, {threads}" + (f"; {versions}" if versions else "")
 
 
-def bench(report: Mapping[str, Any], stat: str, out: Console) -> Iterator[RenderableType]:
-    """The table of a benchmark, its means, and what it lost."""
+def bench(
+    report: Mapping[str, Any], stat: str, out: Console, by_op: bool = False
+) -> Iterator[RenderableType]:
+    """The table of a benchmark, its means, and what it lost; ``by_op``, means in place of cases."""
     cells = report["cells"]
     peers = list(report["settings"]["peers"])
     fixed = [f"{k} {cells[0][k]}" for k in KEYS if k not in _varying(cells)]
-    made = _bench_table(cells, stat, peers, short=False)
-    if not fits(made, out):
-        made = _bench_table(cells, stat, peers, short=True)
+    if by_op:
+        made = _op_table(report["summary"]["by_op"])
+    else:
+        made = _bench_table(cells, stat, peers, short=False)
+        if not fits(made, out):
+            made = _bench_table(cells, stat, peers, short=True)
     yield machine_line(report)
     if fixed:
         yield ", ".join(fixed)
@@ -96,6 +101,16 @@ def bench(report: Mapping[str, Any], stat: str, out: Console) -> Iterator[Render
     for cell in cells:
         if not cell.get("check", {}).get("ok", True):
             yield Text(f"WRONG {cell['op']}: {cell['check']['reason']}", style="red")
+
+
+def _op_table(by_op: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Of every op the means against the fastest peer, and how many cases it lost."""
+    sizes = ("within caches", "beyond")
+    made = table(["op", *sizes, "cases", "lost"], [*sizes, "cases", "lost"])
+    for op, found in by_op.items():
+        counts = (str(found["cases"]), str(found["lost"] or "-"))
+        made.add_row(op, *(ratio(found.get(size)) for size in sizes), *counts)
+    return made
 
 
 def _bench_table(
@@ -134,7 +149,7 @@ def _bench_summary(summary: Mapping[str, Any], peers: Sequence[str]) -> Iterator
         called = number(summary["function_against_fastest"], 2)
         means.append(f"{called}x as a call that allocates")
     cases = f"{summary['cases']} case{'s' * (summary['cases'] != 1)}"
-    yield f"geometric means over {cases}: {', '.join(means)}"
+    yield f"geometric means over {cases}: {', '.join(means) or 'none was timed'}"
     if len(summary.get("by_size", {})) > 1:
         parts = (f"{number(mean, 2)}x {where}" for where, mean in summary["by_size"].items())
         yield f"against the fastest peer: {', '.join(parts)}"
@@ -143,8 +158,10 @@ def _bench_summary(summary: Mapping[str, Any], peers: Sequence[str]) -> Iterator
     if summary.get("noise"):
         middle, worst = summary["noise"]
         yield f"noise: {percent(middle)} in the middle, {percent(worst)} at worst"
+    behind = summary.get("lost_by", {})
+    lost = [f"{n} ({number(behind[n], 2)}x)" if n in behind else n for n in summary["lost"]]
     for what, names in (
-        ("slower than a peer", summary["lost"]),
+        ("slower than a peer", lost),
         ("slower than a peer by less than the noise", summary.get("close", ())),
         ("wrong, not timed", summary["failed"]),
         ("skipped for lack of memory", summary["skipped"]),

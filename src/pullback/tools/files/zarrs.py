@@ -292,8 +292,8 @@ def _member(path: Path, operand: str) -> Path:
     held = sorted(p.name for p in path.iterdir() if p.is_dir() and holds_array(p))
     wanted = next((n for n in names if n in held), held[0] if len(held) == 1 else None)
     if wanted is None:
-        told = ", ".join(held) or "no zarr array"
-        raise InvalidProblemError(f"{operand}: {path}: holds {told}, not {operand}")
+        told = f"{', '.join(held)}, not {operand}" if held else "no zarr array"
+        raise InvalidProblemError(f"{operand}: {path}: holds {told}")
     return path / wanted
 
 

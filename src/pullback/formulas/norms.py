@@ -1,15 +1,16 @@
-"""Records that stay within the range of float32 where those of the catalog count on float64's.
+"""norm2 and std with the records that stay within the range of float32.
 
-They stand in with the precision "fast" for elements narrower than float64: on many cards float64
-runs at a sixty-fourth of the speed.
+The records of :mod:`.reduce` count on float64's. Those here stand in where elements narrower than
+that are computed in float32: on many cards float64 runs at a sixty-fourth of the speed.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
-from ..formulas.folds import PEAK, add
-from ..formulas.primitives import (
+from . import reduce
+from .folds import add
+from .primitives import (
     INF,
     absolute,
     exponent,
@@ -21,13 +22,9 @@ from ..formulas.primitives import (
     sqrt,
     where,
 )
-from ..formulas.record import Monoid, Pass, RowFormula
-from ..formulas.reduce import (
-    NORM2,
-    NORM2_BACKWARD,
+from .record import Monoid, Pass, RowFormula
+from .reduce import (
     SCALED_DEVIATIONS,
-    STD,
-    STD_BACKWARD,
     freedom,
     magnitude,
     mean_of,
@@ -62,8 +59,13 @@ def peak_exponent(peak):
     return e, power_of_two(-e)
 
 
+def larger_size(a, b):
+    # A NaN shows in the sums, whether it is met here or not.
+    return maximum(a, b)
+
+
 PEAK_SCALE = Pass(
-    Monoid(magnitude, PEAK.combine, (0.0,), ("peak",)), peak_exponent, ("peak_e", "peak_scale")
+    Monoid(magnitude, larger_size, (0.0,), ("peak",)), peak_exponent, ("peak_e", "peak_scale")
 )
 
 
@@ -136,8 +138,32 @@ STD_IN_SINGLES = RowFormula(
     finish=root_about_mean,
     online=RowFormula((PEAK_AND_SUMS, DEVIATIONS), finish=root_about_mean),
 )
+# bfloat16: numbers of eight digits are not that much closer to each other than to zero. A
+# 2**-16th of one is a float32, exactly, and up to 2**16 of them add up to one.
+
+
+def small_and_size(x):
+    return x * 2.0**-16, absolute(x)
+
+
+def sum_and_peak(total, peak, more, more_peak):
+    return total + more, maximum(peak, more_peak)
+
+
+def mean_by_peak(total, peak, extent):
+    e, scale = peak_exponent(peak)
+    return e, scale, ldexp(total, 16.0 - e) / extent
+
+
 STD_OF_FEW_DIGITS = RowFormula(
-    (PEAK_SCALE, SCALED_MEAN, SCALED_DEVIATIONS),
+    (
+        Pass(
+            Monoid(small_and_size, sum_and_peak, (0.0, 0.0), ("total", "peak")),
+            mean_by_peak,
+            ("peak_e", "peak_scale", "mean"),
+        ),
+        SCALED_DEVIATIONS,
+    ),
     finish=scaled_deviation,
     online=RowFormula((PEAK_AND_SUMS, SCALED_DEVIATIONS), finish=scaled_deviation),
 )
@@ -199,35 +225,33 @@ STD_BACKWARD_IN_SINGLES = RowFormula(
     apply=std_backward,
 )
 
-# By the records that they stand in for, as elements narrower than float64 have them.
-_IN_SINGLES: dict[str, dict[Any, Any]] = {
-    "f32": {
-        NORM2: NORM2_IN_SINGLES,
-        NORM2_BACKWARD: NORM2_BACKWARD_IN_SINGLES,
-        STD.narrow: STD_IN_SINGLES,
-        STD_BACKWARD.narrow: STD_BACKWARD_IN_SINGLES,
-    },
-    # The squares of float16 are within the range of float32, and quotients are.
-    "f16": {
-        NORM2: NORM2.in_doubles,
-        NORM2_BACKWARD: NORM2_BACKWARD.in_doubles,
-        STD.narrow: STD.narrow,
-        STD_BACKWARD.narrow: STD_BACKWARD.narrow.in_doubles,
-    },
-}
-# Numbers of eight digits are not that much closer to each other than to zero.
-_IN_SINGLES["bf16"] = {**_IN_SINGLES["f32"], STD.narrow: STD_OF_FEW_DIGITS}
-_IN_RANGE = {
-    element: {*made.values(), *(m.online for m in made.values() if m.online)}
-    for element, made in _IN_SINGLES.items()
-}
+
+def with_singles(record: RowFormula | None, **by_element: RowFormula | None) -> RowFormula:
+    """A record with those that stand in for it in float32; one that says None stays as it is."""
+    assert record is not None
+    return replace(record, in_singles=tuple((e, r or record) for e, r in by_element.items()))
 
 
-def in_singles(formula, element: str):
-    """The record that stays within float32 for an element type, if a formula has one."""
-    return _IN_SINGLES.get(element, {}).get(formula, formula)
-
-
-def stays_in_range(formula, element: str) -> bool:
-    """Whether a record is one of those."""
-    return formula in _IN_RANGE.get(element, ())
+# The squares of float16, and quotients, are within the range of float32.
+NORM2 = with_singles(
+    reduce.NORM2, f32=NORM2_IN_SINGLES, bf16=NORM2_IN_SINGLES, f16=reduce.NORM2.in_doubles
+)
+NORM2_BACKWARD = with_singles(
+    reduce.NORM2_BACKWARD,
+    f32=NORM2_BACKWARD_IN_SINGLES,
+    bf16=NORM2_BACKWARD_IN_SINGLES,
+    f16=reduce.NORM2_BACKWARD.in_doubles,
+)
+STD = replace(
+    reduce.STD,
+    narrow=with_singles(reduce.STD.narrow, f32=STD_IN_SINGLES, bf16=STD_OF_FEW_DIGITS, f16=None),
+)
+STD_BACKWARD = replace(
+    reduce.STD_BACKWARD,
+    narrow=with_singles(
+        reduce.STD_BACKWARD.narrow,
+        f32=STD_BACKWARD_IN_SINGLES,
+        bf16=STD_BACKWARD_IN_SINGLES,
+        f16=reduce.STD_BACKWARD.narrow and reduce.STD_BACKWARD.narrow.in_doubles,
+    ),
+)
