@@ -240,7 +240,8 @@ def is_defined(case: Case, kind: str) -> bool:
 
 def kinds_at(turn: int, usual: int) -> tuple[str, ...]:
     """Kinds of data for a choice: all for the usual one, which comes first, else by turns."""
-    return KINDS if turn < usual else KINDS[turn % 3 :: 3]
+    kinds: tuple[str, ...] = KINDS if turn < usual else KINDS[turn % 3 :: 3]
+    return kinds
 
 
 def value_cases(op: pb.Op, element: str) -> Iterator[tuple[Case, str, str]]:

@@ -8,6 +8,7 @@ import pytest
 
 import pullback as pb
 from pullback.api import calling
+from pullback.cpu.array_words import fields_are_known
 from pullback.tools.case import Case, cuts
 from pullback.tools.operands import make_operands
 
@@ -199,3 +200,23 @@ def test_bfloat16_arrays_take_it_too(monkeypatch):
     pb.cumsum(x)
     monkeypatch.setattr("pullback.api.calling.view_of", None)
     assert pb.cumsum(x).dtype == x.dtype
+
+
+def test_arrays_are_looked_at_in_python_where_their_fields_are_not_known(monkeypatch):
+    x = np.random.default_rng(3).standard_normal((5, 40)).astype("f4")
+    found = []
+    for known in (True, False):
+        monkeypatch.setattr("pullback.api.packed.fields_are_known", lambda known=known: known)
+        plan = pb.SoftmaxPlan.select(pb.SoftmaxDescriptor("softmax", x.shape, 1, "f32"))
+        y = np.empty_like(x)
+        for _ in range(3):
+            plan.run(x=x, y=y)
+        found.append(y.tobytes())
+        fixed = np.empty_like(x)
+        fixed.flags.writeable = False
+        for wrong in (fixed, x[:, ::-1], y.astype("f8"), np.empty((5, 41), "f4")):
+            with pytest.raises(pb.PullbackError):
+                plan.run(x=x[:, ::-1] if wrong is not fixed else x, y=wrong)
+        plan.run(x=x, y=x.copy()[:, ::-1])  # the long way
+    assert found[0] == found[1]
+    assert fields_are_known()

@@ -33,7 +33,7 @@ from .lanes import (
     traced,
 )
 from .registers import any_piece, pieces, registers
-from .vectors import rotated, tuple_intrinsics
+from .vectors import rotated, state_emitters
 
 HALVES = (1, 2, 4)
 
@@ -144,7 +144,7 @@ class Fold:
         self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
         self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
-            tuple_intrinsics(self.size)
+            state_emitters(self.size)
         )
 
     def lane_scan(self, downwards: bool, inclusive: bool):
@@ -328,16 +328,15 @@ def total_of_lanes(states: States, downwards: bool):
 
 def keeping(states: States):
     """``keeps(a, b)``: whether the state b, after the state a, leaves it as it is in every lane."""
-    bits, all_set = ir.VectorType(I64, LANES), ir.IntType(LANES)(-1)
+    bits = ir.VectorType(I64, LANES)
 
     @emitter
     def keeps(builder, a, b):
-        answer = ir.IntType(1)(1)
+        changed = []
         for pair in zip(a, states.combine(builder, a, b), strict=True):
-            same = builder.icmp_signed("==", *(builder.bitcast(v, bits) for v in pair))
-            lanes = builder.bitcast(same, all_set.type)
-            answer = builder.and_(answer, builder.icmp_signed("==", lanes, all_set))
-        return answer
+            parts = pieces(builder, [builder.bitcast(v, bits) for v in pair])
+            changed += [builder.icmp_signed("!=", *part) for part in parts]
+        return builder.not_(any_piece(builder, changed))
 
     return keeps
 

@@ -26,6 +26,7 @@ from .lanes import (
     shuffle,
     splat,
 )
+from .registers import any_piece, pieces
 
 
 def pack(values) -> tuple:
@@ -112,13 +113,11 @@ def counting(builder, start, step):
 
 def emit_free_of_nan(builder, items):
     """Whether no lane of any of the vectors is NaN, as is expected; a comparison tells of two."""
-    pairs = zip(items[::2], [*items[1::2], items[0]], strict=False)
-    found = [builder.fcmp_unordered("uno", x, y) for x, y in pairs]
-    any_nan = found[0]
-    for nan in found[1:]:
-        any_nan = builder.or_(any_nan, nan)
-    bits = builder.bitcast(any_nan, ir.IntType(LANES))
-    return expected(builder, builder.icmp_unsigned("==", bits, bits.type(0)))
+    nans = []
+    for part in pieces(builder, items):
+        pairs = zip(part[::2], [*part[1::2], part[0]], strict=False)
+        nans += [builder.fcmp_unordered("uno", x, y) for x, y in pairs]
+    return expected(builder, builder.not_(any_piece(builder, nans)))
 
 
 @emitter
@@ -147,7 +146,7 @@ def set_double(builder, address, v):
     builder.store(lane, builder.inttoptr(address, DOUBLE.as_pointer()))
 
 
-def tuple_intrinsics(size: int):
+def state_emitters(size: int):
     """``read``, ``write``, ``read_one``, ``write_one``, ``spread`` and ``keep`` for a state."""
 
     @emitter

@@ -14,6 +14,7 @@ from ..codegen.functions import emitter
 from ..codegen.lanes import DOUBLES, I64, LANES, Lanes, doubles, splat
 from ..codegen.neighbours import Neighbour
 from ..codegen.operands import Operands
+from ..codegen.registers import any_piece, pieces
 from ..codegen.vectors import emit_free_of_nan, pack
 from .scan_parts import Arithmetic, ScanParts
 
@@ -275,15 +276,15 @@ def make_wakes(parts: ScanParts):
 
     @emitter
     def wakes(builder, p, start, const, full, row, known):
-        awake = None
+        awake = []
         for k in EIGHT:
-            (truth,) = emit(
-                builder, index=[_index(builder, p, start, k)], const=const,
-                full=full[k], row=row, known=known[k],
-            )  # fmt: skip
-            awake = truth.v if awake is None else builder.or_(awake, truth.v)
-        bits = builder.bitcast(awake, ir.IntType(LANES))
-        return builder.icmp_unsigned("!=", bits, bits.type(0))
+            here = {"index": [_index(builder, p, start, k)], "full": full[k], "known": known[k]}
+            here |= {"const": const, "row": row}
+            parts = {place: pieces(builder, vectors) for place, vectors in here.items()}
+            for n in range(len(parts["index"])):
+                (truth,) = emit(builder, **{place: part[n] for place, part in parts.items()})
+                awake.append(truth.v)
+        return any_piece(builder, awake)
 
     return wakes
 
