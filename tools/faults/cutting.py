@@ -36,8 +36,8 @@ FAULTS = (
     Fault(
         "cut: states of the wrong chunk",
         "dask/tasks.py",
-        "blocks[..., at : at + count, :]",
-        "blocks[..., :count, :]",
+        "np.ascontiguousarray(found[..., at, :])",
+        "np.ascontiguousarray(found[..., 0, :])",
         "test_dask.py::test_an_op_has_the_bytes_of_the_uncut_one[cumsum]",
     ),
     Fault(
