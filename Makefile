@@ -14,7 +14,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 # Side by side: mypy and the site take a minute each, on one core.
-test: ## all that must hold: lint, types, the site, the suite, planted faults (TIME on two cores, kernels not kept)
+test: ## all that must hold: lint, types, the site, the suite, planted faults (20 minutes on two cores, kernels not kept)
 	$(MAKE) -j2 lint types docs
 	$(MAKE) suite
 	$(MAKE) mutants

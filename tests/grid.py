@@ -238,18 +238,26 @@ def is_defined(case: Case, kind: str) -> bool:
     return True
 
 
+def kinds_at(turn: int, usual: int) -> tuple[str, ...]:
+    """Kinds of data for a choice: all for the usual one, which comes first, else by turns."""
+    kinds: tuple[str, ...] = KINDS if turn < usual else KINDS[turn % 3 :: 3]
+    return kinds
+
+
 def value_cases(op: pb.Op, element: str) -> Iterator[tuple[Case, str, str]]:
     """Cases to compare with the oracle: ``(case, kind of data, edge)``."""
     base = default(op, element)
-    for (choice, (shape, axis)), kind in product(spots(op, element), KINDS):
-        # A row walked from its end is a kernel more; columns are not.
-        if choice.get("reverse") and shape == ROWS and not shows(op, element, "strided"):
-            continue
-        # Rows in order and rows in any order are kernels by themselves.
-        by_turns = is_segmented(op) and not shows(op, element, "strided")
-        if by_turns and choice["is_sorted"] != (element == "f16"):
-            continue
-        yield chosen(base, choice).but(shape=shape, axis=axis), kind, kind
+    usual = len(places(op, element))
+    for turn, (choice, (shape, axis)) in enumerate(spots(op, element)):
+        if not shows(op, element, "strided"):
+            # A row walked from its end is a kernel more; columns are not.
+            if choice.get("reverse") and shape == ROWS:
+                continue
+            # So are rows of segments that come in order.
+            if is_segmented(op):
+                choice = {**choice, "is_sorted": element == "f16"}
+        case = chosen(base, choice).but(shape=shape, axis=axis)
+        yield from ((case, kind, kind) for kind in kinds_at(turn, usual))
     for shape, axis, edge in shapes(op, element):
         yield base.but(shape=shape, axis=axis), "normal", edge
     if is_segmented(op):

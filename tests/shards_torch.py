@@ -1,4 +1,4 @@
-"""Ops on DTensors, run by four gloo processes: bytes of the uncut op, collectives counted.
+"""Every op on DTensors, run by four gloo processes: bytes of the uncut op, collectives counted.
 
 A script of its own. Operands, results of the uncut op and kernels are made before the processes
 fork, so that each is made once.
@@ -27,7 +27,6 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import pullback as pb
 import pullback.torch as pt
-from grid import EXAMPLES
 from pullback.core.catalog import OPS
 from pullback.core.declare import Role
 from pullback.cut import Cut, warm
@@ -365,7 +364,7 @@ def check_meshes() -> None:
 
 def main() -> None:
     alone()
-    calls = [Call(OPS[name]) for name in EXAMPLES]
+    calls = [Call(op) for op in OPS.values()]
     calls += [Call(OPS[name], element, **how) for name, element, how in VARIANTS]
     generator = torch.Generator().manual_seed(0)
     more = {

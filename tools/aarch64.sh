@@ -40,7 +40,7 @@ packages amd64 "$folder/qemu" qemu-user-static
 mv "$folder/qemu/usr/bin/qemu-aarch64-static" "$folder"
 rm -r "$folder/qemu"
 
-releases=$("$python" -m pip freeze | grep -E '^(numpy|numba|llvmlite|ml[_-]dtypes|click|rich|mpmath)==')
+releases=$("$python" -m pip freeze | grep -E '^(numpy|llvmlite|ml[_-]dtypes|click|rich|mpmath)==')
 # shellcheck disable=SC2086
 "$python" -m pip --disable-pip-version-check install -qq --target "$folder/site" --upgrade \
     --python-version 3.11 --only-binary=:all: --platform manylinux_2_28_aarch64 \

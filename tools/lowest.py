@@ -4,7 +4,7 @@ The lower bounds are read off pyproject.toml. torch is left out: its bound is te
 because two releases of it do not fit beside each other on a small disk.
 
 What runs is what a release of these packages could break: every op in float32 against the oracle
-(Numba, NumPy, mpmath), arrays of other libraries, the kernel cache, JAX's names, arguments, FFI,
+(llvmlite, NumPy, mpmath), arrays of other libraries, the kernel cache, JAX's names, arguments, FFI,
 bytes and derivatives, and the command line (click, rich).
 
 Usage: python tools/lowest.py [pytest arguments]

@@ -39,7 +39,7 @@ NOT_RUN = 70
 # What tests import beside the package, and words in the names of the tests that do; each group has
 # the imports of those before it.
 OTHERS = (
-    (("hypothesis.extra.numpy", "llvmlite.binding", "ml_dtypes", "mpmath", "pytest"), ()),
+    (("llvmlite.binding", "ml_dtypes", "mpmath", "numpy", "pytest"), ()),
     (("torch", "torch.distributed"), ("torch", "pyg", "interop", "shards", "triton")),
     (("jax",), ("jax",)),
 )

@@ -1,6 +1,6 @@
 """Compare the bytes of every op between processors, and write the digests into docs/portable.md.
 
-Each target is a process whose kernels are compiled for another CPU: Numba takes its name from the
+Each target is a process whose kernels are compiled for another CPU: it takes its name from the
 environment. For AArch64 they are compiled here (cross_compile.py) and run in a Python that QEMU
 emulates (aarch64.sh makes it).
 

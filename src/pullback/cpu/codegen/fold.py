@@ -33,7 +33,7 @@ from .lanes import (
     traced,
 )
 from .registers import any_piece, pieces, registers
-from .vectors import rotated, tuple_intrinsics
+from .vectors import rotated, state_emitters
 
 HALVES = (1, 2, 4)
 
@@ -144,7 +144,7 @@ class Fold:
         self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
         self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
-            tuple_intrinsics(self.size)
+            state_emitters(self.size)
         )
 
     def lane_scan(self, downwards: bool, inclusive: bool):

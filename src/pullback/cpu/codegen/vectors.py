@@ -146,7 +146,7 @@ def set_double(builder, address, v):
     builder.store(lane, builder.inttoptr(address, DOUBLE.as_pointer()))
 
 
-def tuple_intrinsics(size: int):
+def state_emitters(size: int):
     """``read``, ``write``, ``read_one``, ``write_one``, ``spread`` and ``keep`` for a state."""
 
     @emitter

@@ -27,7 +27,7 @@ from ..codegen.neighbours import fetch_across, neighbours_of
 from ..codegen.operands import Operands, fence
 from ..codegen.passes import BoundPass
 from ..codegen.sixteen import Boxed
-from ..codegen.vectors import counting, no_vectors, stack, tuple_intrinsics
+from ..codegen.vectors import counting, no_vectors, stack, state_emitters
 from ..words import BLOCKS, COLUMNS, EXTENT, LINE, TILE, TILES, WIDEST_TILE
 from .flush import copy_bytes, flush
 from .rows import BLOCK, element_functions, strange_rows, writes_pairs
@@ -48,11 +48,11 @@ NEAR = 1 << 20
 def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, known_size: int):
     """One pass over a tile: folds the axis into ``totals`` and appends to the known values."""
     most, first_values, rests = bound.most, bound.first, bound.rests
-    read_before = tuple_intrinsics(known_size)[0]
-    read_after, write_known = tuple_intrinsics(known_size + bound.gives)[:2]
+    read_before = state_emitters(known_size)[0]
+    read_after, write_known = state_emitters(known_size + bound.gives)[:2]
     # What a pass knows that is taken again and again is what it gave before, too.
     read_known = read_after if most else read_before
-    read_row, close, counts = row_intrinsics(operands)[0], bound.close, bound.counts
+    read_row, close, counts = row_emitters(operands)[0], bound.close, bound.counts
     fold, lift_pair = bound.fold, bound.lift_pair
     if fold is None:
 
@@ -367,7 +367,7 @@ def _make_extremes(bound: BoundPass, operands: Operands, rows: int):
 
 def make_tile_rows(operands: Operands):
     """The beginning of a tile: row operands into their box, as float64."""
-    fetch_row_columns, write_row = operands.fetch_row_columns, row_intrinsics(operands)[1]
+    fetch_row_columns, write_row = operands.fetch_row_columns, row_emitters(operands)[1]
 
     @inner
     def tile_rows(tile, width):
@@ -379,9 +379,9 @@ def make_tile_rows(operands: Operands):
     return tile_rows
 
 
-def row_intrinsics(operands: Operands):
+def row_emitters(operands: Operands):
     """Reading and writing the row operands of a tile in their box."""
-    return tuple_intrinsics(max(1, len(operands.row)))
+    return state_emitters(max(1, len(operands.row)))
 
 
 def _chain(before, after):
@@ -462,7 +462,7 @@ def _try_usual(formula: RowFormula, compute, element: str, operands: Operands):
     summary, known, largest = _make_summary(usual, element, operands)
     write_out = _make_finish(usual, element, operands, known)
     is_strange = strange_rows(formula, element, operands, known)
-    read_row, read_known = row_intrinsics(operands)[0], tuple_intrinsics(len(known))[0]
+    read_row, read_known = row_emitters(operands)[0], state_emitters(len(known))[0]
 
     @inlined
     def strange_at(tile, c):
@@ -491,8 +491,8 @@ def _try_usual(formula: RowFormula, compute, element: str, operands: Operands):
 
 def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
     """Write one value per column, or one per element."""
-    read_known = tuple_intrinsics(len(known))[0]
-    read_row, put_columns = row_intrinsics(operands)[0], operands.put_columns
+    read_known = state_emitters(len(known))[0]
+    read_row, put_columns = row_emitters(operands)[0], operands.put_columns
     outputs = len(operands.outputs)
     if formula.finish:
         primitives = primitives_for(element)

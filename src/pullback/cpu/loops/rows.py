@@ -33,7 +33,7 @@ from ..codegen.vectors import (
     first_lanes,
     no_vectors,
     stack,
-    tuple_intrinsics,
+    state_emitters,
     zero_vectors,
 )
 from ..words import BLOCK as BLOCK
@@ -278,7 +278,7 @@ def make_apply_range(
         apply_lifted = per_element(
             formula.from_lifted, primitives, full, operands.row, known, outputs
         )
-    read_kept = tuple_intrinsics(1)[0]
+    read_kept = state_emitters(1)[0]
     # Elements written at a time.
     group = GROUP if pairs or sixteen else LANES
 
@@ -375,7 +375,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     lead, names, _ = make_summary(formula, formula.passes[:count], element, operands)
     rest, known, lifts = make_summary(formula, formula.passes[count:], element, operands, names)
     four: Any = make_four(formula, count, element, operands) if count else None
-    read, write = tuple_intrinsics(len(names))[:2]
+    read, write = state_emitters(len(names))[:2]
     box_of_four, size = stack(ROWS * len(names) * LANES), len(names) * LANES * 8
     longest = AHEAD_BYTES // (operands.edge.item * max(1, len(operands.full)))
     shortest_alone = min(BLOCK, LONGEST // operands.edge.item) + 1

@@ -17,7 +17,7 @@ from ..codegen.lanes import DOUBLES, I64, LANES, splat
 from ..codegen.memory import word
 from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
-from ..codegen.vectors import counting, no_vectors, tuple_intrinsics
+from ..codegen.vectors import counting, no_vectors, state_emitters
 from ..segment_words import AHEAD, NUM_COLUMNS, OPERANDS, ORDER, TILE_COLUMNS
 from ..words import ITEMSIZE, LINE
 
@@ -87,7 +87,7 @@ class Tile:
         self.row_at = row_at
         self.ordered = row_at is row_in_order
         self.places = make_places(operands, formula.finish is not None)
-        rows = tuple_intrinsics(max(1, len(operands.row)))
+        rows = state_emitters(max(1, len(operands.row)))
         self.read_row, self.write_row = rows[0], rows[1]
 
     def make_rows(self):
@@ -106,8 +106,8 @@ class Tile:
 
     def make_close(self, bound: BoundPass, known_size: int):
         """``close_at(const, boxes, c, state)``: append to the known values."""
-        read_known = tuple_intrinsics(known_size)[0]
-        write_known = tuple_intrinsics(known_size + bound.gives)[1]
+        read_known = state_emitters(known_size)[0]
+        write_known = state_emitters(known_size + bound.gives)[1]
         read_row, close = self.read_row, bound.close
 
         @inner
@@ -135,7 +135,7 @@ class Tile:
 
         lift, combine, begin = fold.lift, fold.combine, bound.begin
         read, write = fold.read, fold.write
-        read_known, read_row = tuple_intrinsics(known_size)[0], self.read_row
+        read_known, read_row = state_emitters(known_size)[0], self.read_row
         fetch, row_at = self.operands.fetch_columns, self.row_at
         ask_rows, fold_block = self.ask_rows(to_write=False), self.make_block(bound, known_size)
         is_packed, in_blocks = self.operands.all_packed(), fold_block is not None
@@ -226,7 +226,7 @@ class Tile:
 
     def _make_join(self, bound: BoundPass, known_size: int, combine):
         """``join(p, const, memory, span, k, left, width, boxes, c, states)``: with the row k."""
-        lift, read_known = bound.fold.lift, tuple_intrinsics(known_size)[0]
+        lift, read_known = bound.fold.lift, state_emitters(known_size)[0]
         read_row, row_at, places = self.read_row, self.row_at, self.places
         fetch, ask_rows = self.operands.packed_twin().fetch_columns, self.ask_rows(to_write=False)
 
@@ -289,7 +289,7 @@ class Tile:
     def make_finish(self, known: tuple[str, ...]):
         """``finish_at(p, const, at, steps, left, width, boxes, c)``: one value a column."""
         operands, outputs = self.operands, len(self.operands.outputs)
-        read_known, read_row = tuple_intrinsics(len(known))[0], self.read_row
+        read_known, read_row = state_emitters(len(known))[0], self.read_row
         primitives = primitives_for(self.element)
         finish = per_row(self.formula.finish, primitives, operands.row, known, (), outputs)
         put = operands.put_columns
@@ -306,7 +306,7 @@ class Tile:
     def make_apply(self, known: tuple[str, ...]):
         """One value for each row and column."""
         operands, outputs = self.operands, len(self.operands.outputs)
-        read_known, read_row = tuple_intrinsics(len(known))[0], self.read_row
+        read_known, read_row = state_emitters(len(known))[0], self.read_row
         fetch, put = operands.fetch_columns, operands.put_columns
         twin = operands.packed_twin()
         fetch_eight, put_eight, is_packed = (
@@ -394,7 +394,7 @@ class Tile:
         asked = {*parameters(self.formula.apply)}
         held = len(asked & {*self.operands.row, *known})
         pays = held <= MOST_HELD and "exp" not in primitives_of(self.formula.apply)
-        read_known, read_row = tuple_intrinsics(len(known))[0], self.read_row
+        read_known, read_row = state_emitters(len(known))[0], self.read_row
         twin, places, row_at = self.operands.packed_twin(), self.places, self.row_at
         fetch, put, ask_rows = twin.fetch_columns, twin.put_columns, self.ask_rows(to_write=True)
 

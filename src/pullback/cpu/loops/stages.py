@@ -19,7 +19,7 @@ from ..codegen.functions import inner
 from ..codegen.memory import set_word, word
 from ..codegen.operands import Operands, fence
 from ..codegen.passes import BoundPass
-from ..codegen.vectors import no_vectors, tuple_intrinsics, write_last
+from ..codegen.vectors import no_vectors, state_emitters, write_last
 from ..kernels import Step
 from ..words import BLOCKS, EXTENT, MOVING, SCRATCH, UNITS
 from .rows import BLOCK, make_apply_range, make_block_fold
@@ -83,7 +83,7 @@ def _place_of(bound: BoundPass, before: int):
 
 def _with_kept(joined, bound: BoundPass, known_size: int, before: int):
     """What a pass that is taken again and again gave last."""
-    place, read_one = _place_of(bound, before), tuple_intrinsics(bound.gives)[2]
+    place, read_one = _place_of(bound, before), state_emitters(bound.gives)[2]
 
     @inner
     def kept(p, const, row, index):

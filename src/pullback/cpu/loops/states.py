@@ -6,7 +6,7 @@ from ...formulas.record import Monoid
 from ..codegen.elementary import primitives_for
 from ..codegen.fold import States, combined
 from ..codegen.memory import word
-from ..codegen.vectors import tuple_intrinsics
+from ..codegen.vectors import state_emitters
 from ..state_words import BLOCKS, FRONT, FRONTS, STATES, TOTAL
 
 
@@ -14,7 +14,7 @@ def make_join_kernel(monoid: Monoid, element: str):
     """``kernel(p, begin, end)`` over rows: the state behind each, and those in front of blocks."""
     states = States(monoid, primitives_for(element))
     combine, size = combined(states.combine, states), len(states.names)
-    _, _, read_one, write_one, _, _ = tuple_intrinsics(size)
+    _, _, read_one, write_one, _, _ = state_emitters(size)
 
     def kernel(p, begin, end):
         blocks = word(p, BLOCKS)

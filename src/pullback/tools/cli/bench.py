@@ -38,7 +38,8 @@ Examples:
   pullback bench --from now.json --html now.html --plot now.png
   pullback bench --compare before.json
   pullback bench cumprod --exclusive --resets --peers jax,torch
-  pullback bench segment_softmax --shapes 477263x256 --segments 135361 --order random
+  pullback bench segment_softmax --shapes 477263x256 --segments 135361 \\
+    --order random
   pullback bench cumprod --scaling
   pullback bench --frontends
   pullback bench --device cuda --peers torch,compile,liger,flaggems
