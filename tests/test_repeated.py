@@ -214,9 +214,13 @@ def test_arrays_are_looked_at_in_python_where_their_fields_are_not_known(monkeyp
         found.append(y.tobytes())
         fixed = np.empty_like(x)
         fixed.flags.writeable = False
-        for wrong in (fixed, x[:, ::-1], y.astype("f8"), np.empty((5, 41), "f4")):
+        room = np.zeros(6 * 40, "f4")
+        here, overlapping = room[:200].reshape(5, 40), room[40:].reshape(5, 40)
+        for given, out in ((x, fixed), (x, y.astype("f8")), (x, y[:4]), (here, overlapping)):
             with pytest.raises(pb.PullbackError):
-                plan.run(x=x[:, ::-1] if wrong is not fixed else x, y=wrong)
-        plan.run(x=x, y=x.copy()[:, ::-1])  # the long way
+                plan.run(x=given, y=out)
+        flipped = np.empty_like(x)
+        plan.run(x=x, y=flipped[:, ::-1])  # the long way
+        assert flipped[:, ::-1].tobytes() == y.tobytes()
     assert found[0] == found[1]
     assert fields_are_known()
