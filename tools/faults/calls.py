@@ -62,6 +62,27 @@ FAULTS = (
         "test_repeated.py::test_an_output_over_an_operand_is_refused_again",
     ),
     Fault(
+        "native: overlap not looked for",
+        "cpu/dispatch.py",
+        "if j != k and before and",
+        "if j < 0 and before and",
+        "test_repeated.py::test_an_output_over_an_operand_is_refused_again",
+    ),
+    Fault(
+        "native: misaligned let through",
+        "cpu/dispatch.py",
+        "return word(array, DATA) & word(entry, LOW_BITS) == 0",
+        "return word(array, DATA) & 0 == 0",
+        "test_repeated.py::test_a_misaligned_operand_is_refused_again",
+    ),
+    Fault(
+        "native: read-only output written",
+        "cpu/dispatch.py",
+        "or low_half(word(array, FLAGS)) & flags != flags:",
+        "or low_half(word(array, FLAGS)) < 0:",
+        "test_repeated.py::test_a_bad_out_is_refused_again",
+    ),
+    Fault(
         "functions: shape of out not looked at",
         "api/calling.py",
         "elif type(target) is not np.ndarray or target.shape != shape:",
