@@ -23,7 +23,7 @@ FAULTS = (
         "a NaN that guards would have kept out",
         "cpu/codegen/vectors.py",
         "return expected(builder, builder.not_(any_piece(builder, nans)))",
-        "return expected(builder, I1(1))",
+        "return expected(builder, ir.IntType(1)(1))",
         "test_recurrence.py::test_guards_are_where_they_are_needed[inf-1]",
     ),
     Fault(
