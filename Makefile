@@ -14,12 +14,12 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 # Side by side: mypy and the site take a minute each, on one core.
-test: ## all that must hold: lint, types, the site, the suite, planted faults (20 minutes on two cores, kernels not kept)
+test: ## all that must hold: lint, types, the site, the suite, planted faults (27 minutes on the two threads of one core, kernels not kept)
 	$(MAKE) -j2 lint types docs
 	$(MAKE) suite
 	$(MAKE) mutants
 
-check: ## what an edit is likely to break: lint, types and the quick tests (2 minutes)
+check: ## what an edit is likely to break: lint, types and the quick tests
 	$(MAKE) -j3 lint types quick
 
 bench: .venv-bench/ready ## the quick benchmark beside PyTorch and JAX
