@@ -137,7 +137,8 @@ def test_peers_compute_the_same(name: str) -> None:
     for peer in installed(("torch", "numpy")):
         call, reason = prepare(peer, case, operands)
         if call is None:
-            assert peer != "torch"
+            # What torch has by that name it is timed with; it need not have an op that is added.
+            assert peer != "torch" or not hasattr(pytest.importorskip("torch"), case.op.kind)
             assert case.op.kind in reason
             continue
         if (peer, name) in GIVEN_ITS_OWN:

@@ -144,10 +144,6 @@ def test_a_wrong_result_is_not_timed(name, monkeypatch):
     assert not verify(case, operands, outputs, StandIn()).ok
 
 
-# What torch has no op for, or one of other outputs.
-ALONE = {"linear_recurrence", "discounted_sum", "gae"}
-
-
 @pytest.mark.parametrize("op", pb.catalog(), ids=lambda op: op.name)
 def test_torch_does_the_same_job(op):
     case = case_of(op)
@@ -155,7 +151,7 @@ def test_torch_does_the_same_job(op):
     try:
         found = peers.by_torch(case, given)()
     except NotOffered:
-        assert op.kind in ALONE or cuts(op)
+        assert cuts(op) or not hasattr(torch, op.kind)
         return
     found = found if isinstance(found, (list, tuple)) else [found]
     # torch's loss comes without the log-sum-exp of its rows.
