@@ -18,11 +18,6 @@ from .operands import Operands
 from .storage import Edge, narrow
 
 
-def pitch_of(columns: int) -> int:
-    """Lanes that a row of so many columns takes."""
-    return 1 << (columns - 1).bit_length()
-
-
 def _indices(values: Sequence[int]) -> ir.Constant:
     return ir.Constant(ir.VectorType(I32, len(values)), list(values))
 
