@@ -438,7 +438,9 @@ def test_row_longer_than_memory_cut_during_the_run(tmp_path: Path) -> None:
 class TestSignals:
     # A file whose open() has come back when the interrupt does, and its `with` not begun, is closed
     # by its last reference, which warns.
-    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    @pytest.mark.filterwarnings(
+        "ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
+    )
     def test_interrupts_at_random_moments(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -23,6 +23,7 @@ from click.testing import CliRunner
 import pullback as pb
 from cells import OPS
 from pullback.tools.case import Case, cuts
+from pullback.tools.check.digests import published
 from pullback.tools.operands import make_operands
 
 pytest.importorskip("torch")
@@ -144,6 +145,10 @@ def test_a_wrong_result_is_not_timed(name, monkeypatch):
     assert not verify(case, operands, outputs, StandIn()).ok
 
 
+# What torch has no op for, or one of other outputs; it need not have an op that is added.
+ALONE = {"linear_recurrence", "discounted_sum", "gae"}
+
+
 @pytest.mark.parametrize("op", pb.catalog(), ids=lambda op: op.name)
 def test_torch_does_the_same_job(op):
     case = case_of(op)
@@ -151,7 +156,7 @@ def test_torch_does_the_same_job(op):
     try:
         found = peers.by_torch(case, given)()
     except NotOffered:
-        assert cuts(op) or not hasattr(torch, op.kind)
+        assert op.kind in ALONE or cuts(op) or op.name not in published()
         return
     found = found if isinstance(found, (list, tuple)) else [found]
     # torch's loss comes without the log-sum-exp of its rows.
