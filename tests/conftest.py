@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from cells import COVERED
 from triton_cells import COMPILED
+
+# A shell ignores interrupts for what it runs in the background, and so would whatever tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What XLA makes of programs around kernels need not be fast: a fifth of the time of JAX's tests.
 os.environ.setdefault(

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 SHORTEST_SAMPLE = 1e-3
 # After a call the threads of a library keep looking for work: torch's take a core from whoever
 # comes next for 1.5 ms (a sum of 512x1024 on two threads took 90 microseconds instead of 36). So
-# there is a pause before each sample, and a call that is not counted, which wakes one's threads.
+# there is a pause before each sample, and a call that is not counted, which wakes one's threads and
+# finds the caches as the contender before has left them: a bf16 sum of 4096x4096, which just fits
+# the last one, took 1.06 ms after a copy and 0.4 after itself.
 SETTLE = 3e-3
-# The second call of a function or of a library may still find something out and keep it. Unless it
-# takes so long that nothing of the kind would show, the next one says how often to call in a
-# sample: a sum of 64x256 that was called once a sample took 70 microseconds instead of 5.
-FIRST_CALLS = 20e-3
+# Calls that take longer than this show none of that, and are counted from the first.
+LONG_CALL = 20e-3
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Times:
         return cls(min(samples), median, len(samples), noise)
 
 
-def _seconds(call: Callable[[], object], calls: int) -> float:
+def _seconds(call: Callable[[], object], calls: int, is_long: bool = False) -> float:
     time.sleep(SETTLE)
-    if calls > 1:
+    if not is_long:
         call()
     clock = time.perf_counter
     start = clock()
@@ -69,13 +69,16 @@ def interleave(
     """
     calls: dict[str, int] = {}
     turns: dict[str, int] = {}
+    long: dict[str, bool] = {}
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for name, call in contenders.items():
-        first = _seconds(call, 1)
-        if first < FIRST_CALLS:
+        # The second call of a function or of a library may still find something out and keep it.
+        first = _seconds(call, 1, is_long=True)
+        if first < LONG_CALL:
             first = _seconds(call, 1)
         if first < SHORTEST_SAMPLE:
             first = _seconds(call, 3)
+        long[name] = first >= LONG_CALL
         calls[name] = max(1, round(SHORTEST_SAMPLE / max(first, 1e-9)))
         turns[name] = min(rounds, int(budget / max(first, SHORTEST_SAMPLE)))
         if not turns[name]:
@@ -83,5 +86,5 @@ def interleave(
     for turn in range(max(turns.values())):
         for name, call in contenders.items():
             if turn < turns[name]:
-                samples[name].append(_seconds(call, calls[name]))
+                samples[name].append(_seconds(call, calls[name], long[name]))
     return {name: Times.of(taken) for name, taken in samples.items()}
