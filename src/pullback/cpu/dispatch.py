@@ -389,7 +389,7 @@ def look(words, count):
 def serve(words, count):
     """``serve(slot, board)``: take jobs, for ever."""
     slot, board = word(words, 0), word(words, 1)
-    state, number = slot + 8 * STATE, 1 + (slot - board) // (8 * SLOT_WORDS)
+    state, number = slot + 8 * STATE, 1 + (slot - board - 8 * SLOTS) // (8 * SLOT_WORDS)
     if _has_places:
         set_word(slot, THREAD, low_half(call(_thread())))
     set_shared(state, WATCHING)
