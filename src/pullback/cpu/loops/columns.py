@@ -29,7 +29,7 @@ from ..codegen.passes import BoundPass
 from ..codegen.sixteen import Boxed
 from ..codegen.vectors import counting, no_vectors, stack, state_emitters
 from ..words import BLOCKS, COLUMNS, EXTENT, LINE, TILE, TILES, WIDEST_TILE
-from .flush import copy_bytes, flush
+from .flush import flush, put_lines
 from .rows import BLOCK, element_functions, strange_rows, writes_pairs
 
 # Boxes of a tile lie a cache line more than its columns apart: at the same place of a page they
@@ -174,7 +174,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             for c in range(begin, end, LANES):
                 fold_whole(tile, c, first, lane_box, False, fresh)
 
-    @inner
+    @inlined
     def fold_pair(tile, c, first, stop, lane_box, fresh):
         """The same of sixteen columns, on float32 lanes."""
         _, const, addresses, strides, _, left, (row_box, known_box, _, _, split_box) = tile
@@ -201,15 +201,20 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
                 i += LANES
 
     @inner
+    def fold_pairs(tile, width, first, stop, fresh):
+        """The same of many columns: what the arithmetic needs stays in registers."""
+        for lane in range(least(LANES, stop - first)):
+            for c in range(0, width, 2 * LANES):
+                fold_pair(tile, c, first + lane, stop, tile[6][2] + lane * PITCH, fresh)
+
+    @inner
     def fold_rows(tile, begin, width, first, stop, asks, fresh):
         """Rows of the columns from ``begin`` on, in order; ``fresh`` where they are the first."""
         lanes_box = tile[6][2]
         whole = width // LANES * LANES
         if lift_pair is not None:
             begin = width // (2 * LANES) * (2 * LANES)
-            for lane in range(least(LANES, stop - first)):
-                for start in range(0, begin, 2 * LANES):
-                    fold_pair(tile, start, first + lane, stop, lanes_box + lane * PITCH, fresh)
+            fold_pairs(tile, begin, first, stop, fresh)
         for lane in range(least(LANES, stop - first)):
             lane_box = lanes_box + lane * PITCH
             fold_columns(tile, begin, whole, first + lane, stop, lane_box, asks, fresh)
@@ -641,7 +646,7 @@ def _make_repeat(operands: Operands, apply_some):
             if is_streamed(p, place):
                 flush(place, box, size)
             else:
-                copy_bytes(place, box, size)
+                put_lines(place, box, size)
         fence()
 
     return repeat_tile

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...formulas.record import LIFTED, RowFormula, is_pointwise, reads_neighbours
+from ...formulas.record import LIFTED, RowFormula, is_pointwise, reads_neighbours, repeats
 from ..codegen.bind import any_element, per_element, per_row
 from ..codegen.block import least
 from ..codegen.elementary import primitives_for
@@ -25,6 +25,7 @@ from ..codegen.memory import word
 from ..codegen.neighbours import fetch_along, neighbours_of
 from ..codegen.operands import Operands, fence
 from ..codegen.passes import BoundPass
+from ..codegen.registers import registers
 from ..codegen.single_calls import SingleCall, lift_call, single_call
 from ..codegen.sixteen import SIXTEEN as GROUP
 from ..codegen.sixteen import Spread, apply_sixteen, forget, per_eight
@@ -37,8 +38,16 @@ from ..codegen.vectors import (
     zero_vectors,
 )
 from ..words import BLOCK as BLOCK
-from ..words import BLOCKS, EXTENT
+from ..words import BLOCKS, EXTENT, STREAMED
 from .four_rows import LONGEST, ROWS, leading, make_four
+
+# Elements of a row up to which four rows go through every pass together. What ends a pass, joining
+# lanes and a logarithm, is a chain in which an instruction waits for the one before, and the next
+# row need not: log_softmax of 64x256 float32 took STAGED_US microseconds instead of 10.3.
+STAGED = BLOCK // ROWS
+# Bytes of a row from which memory beyond the caches is read row by row: four at a time took a fifth
+# more of a product of 4096x4096 float32, but half as long as that within the caches.
+NEAR_ROW = 1 << 12
 
 # Inputs of the next row are asked for while a row is written, when memory would have nothing to
 # read, up to this many bytes.
@@ -373,21 +382,27 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     # Passes over four rows at a time where they are short, then the others over each.
     count = leading(formula, operands)
     lead, names, _ = make_summary(formula, formula.passes[:count], element, operands)
-    rest, known, lifts = make_summary(formula, formula.passes[count:], element, operands, names)
     four: Any = make_four(formula, count, element, operands) if count else None
-    read, write = state_emitters(len(names))[:2]
-    box_of_four, size = stack(ROWS * len(names) * LANES), len(names) * LANES * 8
+    stages, known, lifts = _make_stages(formula, formula.passes[count:], element, operands, names)
+    write, read = state_emitters(len(names))[1], state_emitters(len(known))[0]
+    box_of_four, size = stack(ROWS * len(known) * LANES), len(known) * LANES * 8
     longest = AHEAD_BYTES // (operands.edge.item * max(1, len(operands.full)))
-    shortest_alone = min(BLOCK, LONGEST // operands.edge.item) + 1
+    longest_four = min(BLOCK, LONGEST // operands.edge.item) if four and not lifts else STAGED
+    if repeats(formula):
+        longest_four = 0
+    passes_once = formula.finish and sum(step.monoid is not None for step in formula.passes) == 1
+    longest_far = NEAR_ROW // operands.edge.item if passes_once else longest_four
     all_addresses, all_strides = operands.addresses, operands.strides
     fetch_rows = operands.fetch_rows
     write_row = _make_write_row(formula, element, operands, known, lifts)
     is_strange = strange_rows(whole, element, operands, known)
-    # What is lifted of a block, with room behind it.
-    box_of_lifted = stack((BLOCK + GROUP) // (2 if operands.singles else 1) if lifts else 1)
+    # What is lifted of a block, or of four rows, with room behind each.
+    single = 2 if operands.singles else 1
+    box_of_lifted = stack((BLOCK + ROWS * GROUP) // single if lifts else 1)
+    kept_size = 8 * (STAGED + GROUP) // single
 
     @inlined
-    def lines_of(p, const, strides, unit, kept):
+    def line_of(p, const, strides, unit, kept):
         addresses = all_addresses(p, unit)
         return p, const, fetch_rows(addresses), addresses, strides, kept
 
@@ -404,27 +419,49 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
         write(box + 2 * size, 64, c)
         write(box + 3 * size, 64, d)
 
+    def run_stage(before, stage, read, write):
+        """One more pass over some rows, each of which finds what is known of it in its box."""
+
+        @inlined
+        def staged(p, const, strides, first, together, box, kept):
+            before(p, const, strides, first, together, box, kept)
+            for k in range(together):
+                line = line_of(p, const, strides, first + k, kept + k * kept_size)
+                write(box + k * size, 64, stage(line, read(box + k * size, 64)))
+
+        return staged
+
+    @inlined
+    def run_lead(p, const, strides, first, together, box, kept):
+        if four is not None and together == ROWS:
+            fold_four(p, const, strides, first, box)
+        else:
+            for k in range(together):
+                line = line_of(p, const, strides, first + k, kept)
+                write(box + k * size, 64, lead(line, no_vectors()))
+
+    run_passes, held = run_lead, len(names)
+    for stage, gives in stages:
+        read_before, write_after = state_emitters(held)[0], state_emitters(held + gives)[1]
+        run_passes, held = run_stage(run_passes, stage, read_before, write_after), held + gives
+
     def kernel(p, begin, end):
         const = operands.constants(p)
         strides = all_strides(p)
         extent = word(p, EXTENT)
         # Only a row that is still cached when its turn comes is worth asking for.
         ask = extent <= longest
+        most = longest_four if word(p, STREAMED) == 0 else longest_far
         box, kept = box_of_four(), box_of_lifted()
         first = begin
         while first < end:
-            together = 1
-            if four is not None and extent < shortest_alone and first + ROWS <= end:
-                together = ROWS
-                fold_four(p, const, strides, first, box)
-            else:
-                line = lines_of(p, const, strides, first, kept)
-                write(box, 64, lead(line, no_vectors()))
+            together = ROWS if extent <= most and first + ROWS <= end else 1
+            run_passes(p, const, strides, first, together, box, kept)
             for k in range(together):
                 unit = first + k
-                line = lines_of(p, const, strides, unit, kept)
+                line = line_of(p, const, strides, unit, kept + k * kept_size)
                 next_unit = unit + together if ask and unit + together < end else unit
-                known = rest(line, read(box + k * size, 64))
+                known = read(box + k * size, 64)
                 if is_strange is not None and is_strange(const, line[2], known):
                     write_strange(line, extent, all_addresses(p, next_unit))
                 else:
@@ -433,6 +470,16 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
         fence()
 
     return kernel
+
+
+def _make_stages(formula: RowFormula, steps, element: str, operands: Operands, known):
+    """Passes over one row as :func:`make_summary` makes them, each with how much it gives."""
+    stages, lifts = [], None
+    for step in steps:
+        summary, after, lifts = make_summary(formula, (step,), element, operands, known)
+        stages.append((summary, len(after) - len(known)))
+        known = after
+    return stages, known, lifts
 
 
 def strange_rows(formula: RowFormula, element: str, operands: Operands, known):
@@ -525,5 +572,9 @@ def _make_pointwise_kernel(formula: RowFormula, element: str, operands: Operands
 
 
 def writes_pairs(formula: RowFormula, operands: Operands) -> bool:
-    """Whether to apply a formula to two vectors at a time: two exp at a time are no gain."""
-    return operands.edge.pairs and not formula.heavy and not reads_neighbours(formula)
+    """Whether to apply a formula to two vectors at a time.
+
+    Two exp at a time are no gain where their numbers do not fit the registers.
+    """
+    fits = not formula.heavy or registers().of_lanes == 1
+    return operands.edge.pairs and fits and not reads_neighbours(formula)
