@@ -576,5 +576,8 @@ def writes_pairs(formula: RowFormula, operands: Operands) -> bool:
 
     Two exp at a time are no gain where their numbers do not fit the registers.
     """
-    fits = not formula.heavy or registers().of_lanes == 1
-    return operands.edge.pairs and fits and not reads_neighbours(formula)
+    if formula.heavy:
+        pays = registers().of_lanes == 1 and operands.edge.element != "f64"
+    else:
+        pays = operands.edge.pairs
+    return pays and not reads_neighbours(formula)

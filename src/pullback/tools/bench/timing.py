@@ -11,7 +11,10 @@ from dataclasses import dataclass
 SHORTEST_SAMPLE = 1e-3
 # After a call the threads of a library keep looking for work: torch's take a core from whoever
 # comes next for 1.5 ms (a sum of 512x1024 on two threads took 90 microseconds instead of 36). So
-# there is a pause before each sample, and a call that is not counted, which wakes one's threads.
+# there is a pause before each sample, and a call that is not counted, which wakes one's threads and
+# brings into the caches what fits: else who comes after a contender that reads the same operands is
+# better off than who comes after the copy (a sum of 4096x4096 bfloat16 took 1.06 ms instead of
+# 0.92).
 SETTLE = 3e-3
 # The second call of a function or of a library may still find something out and keep it. Unless it
 # takes so long that nothing of the kind would show, the next one says how often to call in a
@@ -42,9 +45,9 @@ class Times:
         return cls(min(samples), median, len(samples), noise)
 
 
-def _seconds(call: Callable[[], object], calls: int) -> float:
+def _seconds(call: Callable[[], object], calls: int, warms: bool = False) -> float:
     time.sleep(SETTLE)
-    if calls > 1:
+    if calls > 1 or warms:
         call()
     clock = time.perf_counter
     start = clock()
@@ -69,6 +72,7 @@ def interleave(
     """
     calls: dict[str, int] = {}
     turns: dict[str, int] = {}
+    short: dict[str, bool] = {}
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     for name, call in contenders.items():
         first = _seconds(call, 1)
@@ -77,11 +81,12 @@ def interleave(
         if first < SHORTEST_SAMPLE:
             first = _seconds(call, 3)
         calls[name] = max(1, round(SHORTEST_SAMPLE / max(first, 1e-9)))
+        short[name] = first < FIRST_CALLS
         turns[name] = min(rounds, int(budget / max(first, SHORTEST_SAMPLE)))
         if not turns[name]:
             samples[name].append(first)
     for turn in range(max(turns.values())):
         for name, call in contenders.items():
             if turn < turns[name]:
-                samples[name].append(_seconds(call, calls[name]))
+                samples[name].append(_seconds(call, calls[name], short[name]))
     return {name: Times.of(taken) for name, taken in samples.items()}
