@@ -43,11 +43,8 @@ from .four_rows import LONGEST, ROWS, leading, make_four
 
 # Elements of a row up to which four rows go through every pass together. What ends a pass, joining
 # lanes and a logarithm, is a chain in which an instruction waits for the one before, and the next
-# row need not: log_softmax of 64x256 float32 took STAGED_US microseconds instead of 10.3.
+# row need not: log_softmax of 64x256 float32 took 7.9 microseconds instead of 10.0.
 STAGED = BLOCK // ROWS
-# Bytes of a row from which memory beyond the caches is read row by row: four at a time took a fifth
-# more of a product of 4096x4096 float32, but half as long as that within the caches.
-NEAR_ROW = 1 << 12
 
 # Inputs of the next row are asked for while a row is written, when memory would have nothing to
 # read, up to this many bytes.
@@ -390,8 +387,6 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     longest_four = min(BLOCK, LONGEST // operands.edge.item) if four and not lifts else STAGED
     if repeats(formula):
         longest_four = 0
-    passes_once = formula.finish and sum(step.monoid is not None for step in formula.passes) == 1
-    longest_far = NEAR_ROW // operands.edge.item if passes_once else longest_four
     all_addresses, all_strides = operands.addresses, operands.strides
     fetch_rows = operands.fetch_rows
     write_row = _make_write_row(formula, element, operands, known, lifts)
@@ -407,13 +402,17 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
         return p, const, fetch_rows(addresses), addresses, strides, kept
 
     @inlined
-    def fold_four(p, const, strides, unit, box):
-        at = (
+    def four_at(p, unit):
+        return (
             all_addresses(p, unit), all_addresses(p, unit + 1), all_addresses(p, unit + 2),
             all_addresses(p, unit + 3),
         )  # fmt: skip
+
+    @inlined
+    def fold_four(p, const, strides, unit, box):
+        at, ahead, far = four_at(p, unit), four_at(p, unit + ROWS), word(p, STREAMED) != 0
         row = (fetch_rows(at[0]), fetch_rows(at[1]), fetch_rows(at[2]), fetch_rows(at[3]))
-        a, b, c, d = four(p, const, strides, at, row)
+        a, b, c, d = four(p, const, strides, at, row, ahead, far)
         write(box, 64, a)
         write(box + size, 64, b)
         write(box + 2 * size, 64, c)
@@ -451,11 +450,10 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
         extent = word(p, EXTENT)
         # Only a row that is still cached when its turn comes is worth asking for.
         ask = extent <= longest
-        most = longest_four if word(p, STREAMED) == 0 else longest_far
         box, kept = box_of_four(), box_of_lifted()
         first = begin
         while first < end:
-            together = ROWS if extent <= most and first + ROWS <= end else 1
+            together = ROWS if extent <= longest_four and first + ROWS <= end else 1
             run_passes(p, const, strides, first, together, box, kept)
             for k in range(together):
                 unit = first + k
