@@ -97,7 +97,7 @@ def _written_out(problem: Problem, program: Any, shapes: Any, strides: Any, dtyp
 
     names = list(dtypes)
     ranks = [len(shape) for shape in shapes.values()]
-    simple = program.is_serial and not program.workspace and not problem.positions
+    simple = program.is_prompt and not program.workspace and not problem.positions
     if simple and max(ranks) <= MOST_AXES and fields_are_known():
         return _by_native_code(problem, program, shapes, strides, dtypes)
     sizes = {n: dtypes[n].itemsize * int(np.prod(shapes[n])) for n in names}
@@ -126,7 +126,7 @@ def _written_out(problem: Problem, program: Any, shapes: Any, strides: Any, dtyp
             )
     lines += [f"if not fine_{o.name}({o.name}): return False" for o in problem.positions]
     addresses = ", ".join(f"at_{n}" for n in names)
-    if program.is_serial and not program.workspace:
+    if program.is_prompt and not program.workspace:
         lines.append(f"if run_program({program.address}, {addresses}): run_again({addresses})")
     else:
         lines.append(f"run(({addresses}), operands)")
@@ -157,8 +157,9 @@ def _by_native_code(problem: Problem, program: Any, shapes: Any, strides: Any, d
     lines = [
         f"try: found = call({', '.join(f'operands[{n!r}]' for n in dtypes)})",
         "except KeyError: return False",
-        "if found > 0: run_again(*[address_of(operands[n]) for n in names])",
-        "return found >= 0",
+        "if found == -1: return False",
+        "if found: run_again(*[address_of(operands[n]) for n in names])",
+        "return True",
     ]
     tools = {
         "call": on_arrays(words.buffer_info()[0]),

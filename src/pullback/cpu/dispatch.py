@@ -63,6 +63,7 @@ from .pool import (
     WATCHING,
 )
 from .program import (
+    BOARD,
     CONDITION,
     HEAD,
     KERNEL,
@@ -76,8 +77,10 @@ from .program import (
     PHASE_WORDS,
     PHASES,
     PLACE,
+    THREADS,
     UNITS,
 )
+from .program import CHUNK as CHUNK_OF_PHASE
 
 PAGE = mmap.PAGESIZE
 
@@ -145,26 +148,6 @@ def fill_block(words, count):
     return 0
 
 
-_room_for_block = room_for(LONGEST_BLOCK)
-
-
-@inner
-def run_program(words, count):
-    """``run(program, *addresses)`` on the calling thread: 0, or the phase without a kernel, from 1.
-
-    Nothing was written that another run from the start does not write again.
-    """
-    program, block = word(words, 0), _room_for_block()
-    fill(program, block, words + 8)
-    for k in range(word(program, PHASES)):
-        phase = phase_at(program, k)
-        if is_due(phase, block):
-            if word(phase, KERNEL) == 0:
-                return k + 1
-            call_kernel(word(phase, KERNEL), block, 0, word(phase, UNITS))
-    return 0
-
-
 @inner
 def is_as_expected(array, entry, array_type):
     """Whether an object is a NumPy array as an entry says."""
@@ -194,30 +177,6 @@ def are_apart(entries, addresses, count):
                 if j != k and before and at < place + word(other, BYTES):
                     return False
     return True
-
-
-@inner
-def array_call(function, arguments, count):
-    """The C function of a call on arrays: ``self`` is an int, the address of what it expects.
-
-    What :func:`run_program` gives, or -1 where the arrays are not as expected and nothing is done.
-    """
-    expected, words = call(_as_word(), function), _room_for_words()
-    if count != word(expected, COUNT):
-        return call(_as_int(), -1)
-    entries, addresses = expected + 8 * ENTRIES, words + 8
-    for k in range(count):
-        array, entry = word(arguments, k), entries + 8 * ENTRY_WORDS * k
-        if not is_as_expected(array, entry, word(expected, ARRAY_TYPE)):
-            return call(_as_int(), -1)
-        set_word(addresses, k, word(array, DATA))
-    if not are_apart(entries, addresses, count):
-        return call(_as_int(), -1)
-    set_word(words, 0, word(expected, PROGRAM))
-    thread = call(_let_others())
-    answer = run_program(words, count + 1)
-    call(_take(), thread)
-    return call(_as_int(), answer)
 
 
 @inner
@@ -364,6 +323,72 @@ def _hand_out(board, job, helpers):
                     call(_unlock(), word(slot, LOCK))
             else:
                 fetch_add(job + 8 * REFERENCES, -1)
+
+
+_room_for_block = room_for(LONGEST_BLOCK)
+
+
+@inner
+def run_phase(program, phase, block):
+    """Run a phase; whether it could, which takes workers where threads are to share it."""
+    kernel, units, threads = word(phase, KERNEL), word(phase, UNITS), word(phase, THREADS)
+    if threads == 0:
+        call_kernel(kernel, block, 0, units)
+        return True
+    board = word(word(program, BOARD), 0)
+    if board == 0:
+        return False
+    job = new_job(kernel, block, units, word(phase, CHUNK_OF_PHASE), threads)
+    if job == 0:
+        call_kernel(kernel, block, 0, units)
+        return True
+    _hand_out(board, job, threads - 1)
+    run_chunks(job, 0, ALL)
+    wait_for(job, word(job, CHUNKS), shared_word(board + 8 * LOOKS))
+    let_go(job, 1)
+    return True
+
+
+@inner
+def run_program(words, count):
+    """``run(program, *addresses)``: 0, or the phase that lacks a kernel, from 1, or -2: workers.
+
+    Nothing was written that another run from the start does not write again.
+    """
+    program, block = word(words, 0), _room_for_block()
+    fill(program, block, words + 8)
+    for k in range(word(program, PHASES)):
+        phase = phase_at(program, k)
+        if is_due(phase, block):
+            if word(phase, KERNEL) == 0:
+                return k + 1
+            if not run_phase(program, phase, block):
+                return -2
+    return 0
+
+
+@inner
+def array_call(function, arguments, count):
+    """The C function of a call on arrays: ``self`` is an int, the address of what it expects.
+
+    What :func:`run_program` gives, or -1 where the arrays are not as expected and nothing is done.
+    """
+    expected, words = call(_as_word(), function), _room_for_words()
+    if count != word(expected, COUNT):
+        return call(_as_int(), -1)
+    entries, addresses = expected + 8 * ENTRIES, words + 8
+    for k in range(count):
+        array, entry = word(arguments, k), entries + 8 * ENTRY_WORDS * k
+        if not is_as_expected(array, entry, word(expected, ARRAY_TYPE)):
+            return call(_as_int(), -1)
+        set_word(addresses, k, word(array, DATA))
+    if not are_apart(entries, addresses, count):
+        return call(_as_int(), -1)
+    set_word(words, 0, word(expected, PROGRAM))
+    thread = call(_let_others())
+    answer = run_program(words, count + 1)
+    call(_take(), thread)
+    return call(_as_int(), answer)
 
 
 @inner

@@ -218,7 +218,8 @@ class Launch:
         self._traffic = size * (len(full) + len(written))
         tile = tiles = 0
         if layout.columns:
-            tile = _tile(problem, layout.columns, self._rows, threads)
+            sharing = threads if self._weight() >= machine.here().serial_bytes else 1
+            tile = _tile(problem, layout.columns, self._rows, sharing)
             tiles = -(-layout.columns // tile)
         cut = self._worth_cutting()
         template = self._template(tile, tiles, turned)
@@ -305,9 +306,12 @@ class Launch:
             and not is_pointwise(self._problem.formula_in_doubles)
         )
 
+    def _weight(self) -> int:
+        """What the work comes to, in bytes that are moved."""
+        return self._traffic * (HEAVY_WEIGHT if _is_heavy(self._key.formula) else 1)
+
     def _phase(self, part: Part, units: int, condition: int = 0) -> Phase:
-        traffic = self._traffic * (HEAVY_WEIGHT if _is_heavy(self._key.formula) else 1)
-        return Phase(partial(kernel_for, self._key, part), units, traffic, condition)
+        return Phase(partial(kernel_for, self._key, part), units, self._weight(), condition)
 
     def _uncut(self, units: int, scaled: bool, condition: int = 0) -> list[Phase]:
         return [self._phase(Part(plain=not scaled), units, condition)]
@@ -361,7 +365,7 @@ def _tile(problem: Problem, columns: int, units: int, threads: int) -> int:
     if repeats(formula):
         # Elements that are read again and again should be near.
         widest = min(widest, machine.here().widest(ITEMSIZE[problem.element] * problem.extent))
-    share = -(-columns * units // (2 * threads))
+    share = -(-columns * units // (2 * threads)) if threads > 1 else columns
     tile = max(64, min(widest, share))
     return -(-min(tile, columns) // LANES) * LANES
 

@@ -48,10 +48,17 @@ class Pool:
     """Worker threads of one process, started when they are first needed."""
 
     def __init__(self) -> None:
+        self._place = array("q", (0,))
         self.reset()
+
+    @property
+    def place(self) -> int:
+        """The address of a word that is the address of the board, or 0 while there is no worker."""
+        return self._place.buffer_info()[0]
 
     def reset(self) -> None:
         """Know of no worker."""
+        self._place[0] = 0
         self._lock = threading.Lock()
         self._board = array("q", bytes(8 * SLOTS))
         self._slots = self._workers = 0
@@ -66,6 +73,7 @@ class Pool:
                     pass
                 self._board[LOOKS] = _looks(self._workers)
                 self._board[USED] = self._slots
+                self._place[0] = self._board.buffer_info()[0]
         return self._board.buffer_info()[0]
 
     def _start(self) -> bool:
@@ -142,6 +150,11 @@ def threads_for(units: int, traffic: int, threads: int) -> int:
     return min(threads, units)
 
 
+def chunk_of(units: int, traffic: int, threads: int) -> int:
+    """Units that a thread claims at a time."""
+    return -(-units // max(threads * CHUNKS_PER_THREAD, traffic // SLICE_BYTES))
+
+
 def run(kernel_address: int, p: int, units: int, traffic: int, threads: int, owners: Any) -> None:
     """Run a kernel, on the calling thread alone where more would not pay.
 
@@ -162,6 +175,6 @@ def run(kernel_address: int, p: int, units: int, traffic: int, threads: int, own
     if not threads:
         builtin("run_kernel")(kernel_address, p, units)
         return
-    chunk = -(-units // max(threads * CHUNKS_PER_THREAD, traffic // SLICE_BYTES))
+    chunk = chunk_of(units, traffic, threads)
     most = max(1, SLICE_BYTES * units // (traffic * chunk))
     pool.run(kernel_address, p, units, chunk, threads - 1, most)

@@ -18,12 +18,13 @@ from . import pool
 from .builtin import MOST_WORDS, builtin
 from .compile import Kernel
 
-# Words of a program: a head, then the phases, the patches and the template.
-PHASES, PATCHES, LENGTH, HEAD = 0, 1, 2, 3
+# Words of a program: a head, then the phases, the patches and the template. The last word of the
+# head is the address of the word by which the workers of this process are found, or 0.
+PHASES, PATCHES, LENGTH, BOARD, HEAD = 0, 1, 2, 3, 4
 # Of a phase: the address of its kernel, or 0 while it is not compiled; its units; how many threads
 # should share them, or 0; the word of the block that must not be 0 for it to run, or 0 where it
-# always runs.
-KERNEL, UNITS, THREADS, CONDITION, PHASE_WORDS = 0, 1, 2, 3, 4
+# always runs; units that a thread claims at a time.
+KERNEL, UNITS, THREADS, CONDITION, CHUNK, PHASE_WORDS = 0, 1, 2, 3, 4, 5
 # Of a patch: the word of the block; which operand; bytes to add to its address; the size of a new
 # result that is worth large pages, or 0.
 PLACE, OPERAND, OFFSET, NEW_BYTES, PATCH_WORDS = 0, 1, 2, 3, 4
@@ -81,7 +82,9 @@ class Program:
     words, address
         The program in words, and where they are.
     is_serial
-        Whether one native call on the calling thread runs it.
+        Whether it runs on the calling thread alone.
+    is_prompt
+        Whether one native call runs it, in which nobody looks for signals.
     """
 
     def __init__(
@@ -99,15 +102,19 @@ class Program:
         self._shares = [pool.threads_for(p.units, p.traffic, threads) for p in phases]
         self.words = array("q", self.in_words([0] * len(phases)))
         self.address = self.words.buffer_info()[0]
+        self.words[BOARD] = pool.pool.place
         fits = len(self.operands) + 2 < MOST_WORDS and len(self._template) <= LONGEST_BLOCK
-        self.is_serial = fits and not any(self._shares)
+        shared = [p.traffic for p, share in zip(phases, self._shares, strict=True) if share]
+        self.is_serial = fits and not shared
+        self.is_prompt = fits and max(shared, default=0) <= pool.SLICE_BYTES
 
     def in_words(self, kernels: Sequence[int], new: Mapping[str, int] | None = None) -> list[int]:
         """The program with these words for kernels, and the sizes of new results."""
         places = {name: k for k, name in enumerate((*self.operands, WORKSPACE))}
-        words = [len(self.phases), len(self._patches), len(self._template)]
+        words = [len(self.phases), len(self._patches), len(self._template), 0]
         for phase, kernel, share in zip(self.phases, kernels, self._shares, strict=True):
-            words += [kernel, phase.units, share, phase.condition]
+            chunk = pool.chunk_of(phase.units, phase.traffic, max(1, share))
+            words += [kernel, phase.units, share, phase.condition, chunk]
         for place, operand, offset in self._patches:
             words += [place, places[operand], offset, (new or {}).get(operand, 0)]
         return words + self._template
@@ -128,17 +135,21 @@ class Program:
                 own = np.empty(-(-self.workspace // 8), np.int64)
                 workspace, owners = own.ctypes.data, (owners, own)
             addresses = (*addresses, workspace)
-        if self.is_serial:
-            if builtin("run_program")(self.address, *addresses):
-                self.run_again(*addresses)
-        else:
+        if not self.is_prompt:
             self._share(addresses, owners)
+        elif builtin("run_program")(self.address, *addresses):
+            self.run_again(*addresses)
 
     def run_again(self, *addresses: int) -> None:
-        """Compile the kernels that a run on the calling thread lacked, and run from the start."""
-        while missing := builtin("run_program")(self.address, *addresses):
+        """Run from the start with what a native run lacked: kernels, or threads.
+
+        Whoever calls keeps the operands alive.
+        """
+        while (missing := builtin("run_program")(self.address, *addresses)) > 0:
             at = HEAD + PHASE_WORDS * (missing - 1) + KERNEL
             self.words[at] = self.phases[missing - 1].kernel.address
+        if missing:
+            self._share(addresses, None)
 
     def _share(self, addresses: Sequence[int], owners: Any) -> None:
         block = array("q", bytes(8 * len(self._template)))

@@ -47,6 +47,8 @@ SCAN_BLOCK = 512
 # Columns per tile at most: wide enough that memory is read in long runs. Of 512, 1024 and 2048
 # columns, 1024 were fastest at 4096 x 4096.
 WIDEST_TILE = 1024
+# Elements of a tile up to which what is lifted of them is kept for what comes next, on the stack.
+KEPT = 1 << 16
 # Of scans (256 columns took a third longer at 4096 x 4096).
 WIDEST_ONE_WAY = 1024
 WIDEST_BOTH_WAYS = 512

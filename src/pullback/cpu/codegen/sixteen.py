@@ -295,9 +295,8 @@ def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = Fal
     if isinstance(rows, Boxed):
 
         @emitter
-        def apply_columns(builder, addresses, index, const, row_at, known_at, split_at, streamed):
-            numbers = (row_at, known_at, split_at)
-            return emit(builder, addresses, index, const, numbers, streamed)
+        def apply_columns(builder, addresses, index, const, numbers, streamed, kept):
+            return emit(builder, addresses, index, const, numbers, streamed, kept)
 
         return apply_columns
 
@@ -330,8 +329,8 @@ def lift_sixteen(call: SingleCall, operands: Operands, carried, rows, keeps: boo
     if isinstance(rows, Boxed):
 
         @emitter
-        def lift_columns(builder, addresses, index, const, row_at, known_at, split_at):
-            return emit(builder, addresses, index, const, (row_at, known_at, split_at))
+        def lift_columns(builder, addresses, index, const, numbers, kept):
+            return emit(builder, addresses, index, const, numbers, kept if keeps else None)
 
         return lift_columns
 

@@ -26,11 +26,11 @@ from ..codegen.memory import word
 from ..codegen.neighbours import fetch_across, neighbours_of
 from ..codegen.operands import Operands, fence
 from ..codegen.passes import BoundPass
-from ..codegen.sixteen import Boxed
+from ..codegen.sixteen import Boxed, apply_sixteen, forget
 from ..codegen.vectors import counting, no_vectors, stack, state_emitters
-from ..words import BLOCKS, COLUMNS, EXTENT, LINE, TILE, TILES, WIDEST_TILE
-from .flush import copy_bytes, flush
-from .rows import BLOCK, element_functions, strange_rows, writes_pairs
+from ..words import BLOCKS, COLUMNS, EXTENT, KEPT, LINE, TILE, TILES, WIDEST_TILE
+from .flush import flush, put_lines
+from .rows import BLOCK, element_functions, keeps_lifted, lifted_call, strange_rows, writes_pairs
 
 # Boxes of a tile lie a cache line more than its columns apart: at the same place of a page they
 # would push each other out of the nearest cache (a sum of 8x1024 float32 took 12 microseconds
@@ -45,6 +45,18 @@ STREAMS = 32
 NEAR = 1 << 20
 
 
+@inlined
+def kept_pitch(p, width):
+    """Columns from one row of what is lifted of a tile to the next; 0 where it is not kept."""
+    return width if word(p, EXTENT) * width <= KEPT else 0
+
+
+@inlined
+def kept_at(tile, i, pitch, c):
+    """Where what is lifted of a column is kept: in front of the other boxes, as float32."""
+    return tile[6][0] - 4 * KEPT + 4 * (i * pitch + c)
+
+
 def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, known_size: int):
     """One pass over a tile: folds the axis into ``totals`` and appends to the known values."""
     most, first_values, rests = bound.most, bound.first, bound.rests
@@ -53,7 +65,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     # What a pass knows that is taken again and again is what it gave before, too.
     read_known = read_after if most else read_before
     read_row, close, counts = row_emitters(operands)[0], bound.close, bound.counts
-    fold, lift_pair = bound.fold, bound.lift_pair
+    fold, lift_pair, keeps = bound.fold, bound.lift_pair, bound.keeps
     if fold is None:
 
         @inner
@@ -174,17 +186,17 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             for c in range(begin, end, LANES):
                 fold_whole(tile, c, first, lane_box, False, fresh)
 
-    @inner
-    def fold_pair(tile, c, first, stop, lane_box, fresh):
+    @inlined
+    def fold_pair(tile, c, first, stop, lane_box, fresh, pitch):
         """The same of sixteen columns, on float32 lanes."""
         _, const, addresses, strides, _, left, (row_box, known_box, _, _, split_box) = tile
-        row_at, known_at, split_at = row_box + 8 * c, known_box + 8 * c, split_box + 4 * c
+        numbers = (row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
         state, next_state = state_of(lane_box, c, fresh), state_of(lane_box, c + LANES, fresh)
         i = first
         while i < stop:
             while i < stop:
                 at = places(addresses, strides, i)
-                found = lift_pair(at, left + c, const, row_at, known_at, split_at)
+                found = lift_pair(at, left + c, const, numbers, kept_at(tile, i, pitch, c))
                 prefetch(places(addresses, strides, i + rows), left + c)
                 lifted, next_lifted, sure = found
                 if not sure:
@@ -194,11 +206,22 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             write(lane_box + 8 * c, apart, state)
             write(lane_box + 8 * c + 64, apart, next_state)
             if i < stop:
+                if keeps:
+                    forget(kept_at(tile, i, pitch, c))
                 fold_lane(tile, c, LANES, i, i + 1, lane_box, False)
                 fold_lane(tile, c + LANES, LANES, i, i + 1, lane_box, False)
                 state = read(lane_box + 8 * c, apart)
                 next_state = read(lane_box + 8 * c + 64, apart)
                 i += LANES
+
+    @inner
+    def fold_pairs(tile, width, first, stop, fresh):
+        """The same of many columns: what the arithmetic needs stays in registers."""
+        pitch = kept_pitch(tile[0], width)
+        for lane in range(least(LANES, stop - first)):
+            lane_box = tile[6][2] + lane * PITCH
+            for c in range(0, width, 2 * LANES):
+                fold_pair(tile, c, first + lane, stop, lane_box, fresh, pitch)
 
     @inner
     def fold_rows(tile, begin, width, first, stop, asks, fresh):
@@ -207,9 +230,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         whole = width // LANES * LANES
         if lift_pair is not None:
             begin = width // (2 * LANES) * (2 * LANES)
-            for lane in range(least(LANES, stop - first)):
-                for start in range(0, begin, 2 * LANES):
-                    fold_pair(tile, start, first + lane, stop, lanes_box + lane * PITCH, fresh)
+            fold_pairs(tile, begin, first, stop, fresh)
         for lane in range(least(LANES, stop - first)):
             lane_box = lanes_box + lane * PITCH
             fold_columns(tile, begin, whole, first + lane, stop, lane_box, asks, fresh)
@@ -405,7 +426,9 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     rows_size, known_size = max(1, len(operands.row)) * PITCH, values * PITCH
     lanes_size, total_size = largest * LANES * PITCH, largest * PITCH
     split_size = rows_size + known_size if operands.singles else 0
-    all_boxes = stack((rows_size + known_size + lanes_size + total_size + split_size + PAGE) // 8)
+    kept_size = 4 * KEPT if _keeps(formula, operands) else 0
+    sizes = (kept_size, rows_size, known_size, lanes_size, total_size, split_size, PAGE)
+    all_boxes = stack(sum(sizes) // 8)
     all_addresses, axis_strides = operands.addresses, operands.strides
     column_strides = operands.column_strides
     output, item = operands.output_at[0], operands.edge.item
@@ -414,7 +437,7 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
         const = operands.constants(p)
         strides, steps = axis_strides(p), column_strides(p)
         widest, tiles, columns = word(p, TILE), word(p, TILES), word(p, COLUMNS)
-        first_box = all_boxes()
+        first_box = all_boxes() + kept_size
         for unit in range(begin, end):
             addresses = all_addresses(p, unit // tiles)
             left = unit % tiles * widest
@@ -448,12 +471,21 @@ def _make_summary(formula: RowFormula, element: str, operands: Operands):
     largest = 1
     for step in formula.passes:
         boxed = Boxed(len(operands.row), len(known), PITCH)
-        bound = BoundPass(formula, step, element, operands, known, boxed)
+        keeps = step is formula.passes[-1] and _keeps(formula, operands)
+        bound = BoundPass(formula, step, element, operands, known, boxed, keeps)
         made = make_tile_pass(formula, bound, operands, len(known))
         summary = _chain(summary, made) if summary else made
         known = known + step.names
         largest = max(largest, bound.fold.size if bound.fold else 1)
     return summary, known, largest
+
+
+def _keeps(formula: RowFormula, operands: Operands) -> bool:
+    """Whether ``apply`` is given what the last pass lifts, where a tile of it is small."""
+    known: tuple[str, ...] = ("",)
+    for step in formula.passes[:-1]:
+        known += step.names
+    return operands.singles and keeps_lifted(formula, operands, known)
 
 
 def _try_usual(formula: RowFormula, compute, element: str, operands: Operands):
@@ -572,11 +604,22 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
         put_pair(at, left + c - LANES, values, next_values, streamed)
         return True
 
+    lifted: Any = None
+    if _keeps(formula, operands):
+        earlier = known[: -len(formula.passes[-1].names)]
+        lifted = apply_sixteen(lifted_call(formula, operands, earlier), operands, boxed, True)
+
     @inlined
     def apply_singles(tile, at, c, i, streamed):
         _, const, _, _, _, left, (row_box, known_box, _, _, split_box) = tile
-        row_at, known_at, split_at = row_box + 8 * c, known_box + 8 * c, split_box + 4 * c
-        return sixteen(at, left + c, const, row_at, known_at, split_at, streamed)
+        numbers = (row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
+        return sixteen(at, left + c, const, numbers, streamed, None)
+
+    @inlined
+    def apply_lifted(tile, at, c, i, pitch):
+        _, const, _, _, _, left, (row_box, known_box, _, _, split_box) = tile
+        numbers = (row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
+        return lifted(at, left + c, const, numbers, False, kept_at(tile, i, pitch, c))
 
     apply_group = apply_singles if sixteen else apply_pair if pairs else apply_whole
 
@@ -595,6 +638,7 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
             row_box, known_box, _, _, split_box = tile[6]
             for c in range(0, width, LANES):
                 split(row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
+        pitch = kept_pitch(p, width // group * group)
         for i in range(word(p, EXTENT)):
             at = places(addresses, strides, i)
             streamed = alike and may_stream(p, at)
@@ -605,6 +649,9 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
                 apply_ragged(tile, at, 0, inside, i)
             whole = inside + (width - inside) // group * group
             c = inside
+            if lifted is not None and pitch > 0 and not streamed:
+                while c < whole and apply_lifted(tile, at, c, i, pitch):
+                    c += group
             while c < width:
                 while c < whole:
                     prefetch(below, left + c)
@@ -641,7 +688,7 @@ def _make_repeat(operands: Operands, apply_some):
             if is_streamed(p, place):
                 flush(place, box, size)
             else:
-                copy_bytes(place, box, size)
+                put_lines(place, box, size)
         fence()
 
     return repeat_tile

@@ -1,4 +1,4 @@
-"""Copying what was staged in a box to its place in memory, past the caches.
+"""Copying what was staged in a box to its place in memory, past the caches or not.
 
 A line that a slow kernel writes past the caches in pieces leaves the buffers half full, which
 costs more than it saves (a product scan took 20 ms instead of 14); whole lines in a row do not.
@@ -25,25 +25,45 @@ def copy_bytes(builder, target, source, count):
     builder.call(copy, [*pointers, count, ir.IntType(1)(0)])
 
 
-@emitter
-def stream_line(builder, target, source):
+def _set_line(builder, target, source):
     """One aligned cache line, from anywhere."""
     target_, source_ = (builder.inttoptr(a, _LINE.as_pointer()) for a in (target, source))
     line = builder.load(source_)
     line.align = 1
     store = builder.store(line, target_)
     store.align = LINE
+    return store
+
+
+@emitter
+def stream_line(builder, target, source):
+    store = _set_line(builder, target, source)
     store.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
 
 
-@inner
-def flush(target, box, count):
-    """``count`` bytes from a box to their place."""
-    head = least(-target % LINE, count)
-    if head > 0:
-        copy_bytes(target, box, head)
-    whole = head + (count - head) // LINE * LINE
-    for at in range(head, whole, LINE):
-        stream_line(target + at, box + at)
-    if whole < count:
-        copy_bytes(target + whole, box + whole, count - whole)
+@emitter
+def put_line(builder, target, source):
+    _set_line(builder, target, source)
+
+
+def _by_lines(move_line):
+    """``move(target, box, count)``: bytes from a box to their place, in aligned lines."""
+
+    @inner
+    def move(target, box, count):
+        head = least(-target % LINE, count)
+        if head > 0:
+            copy_bytes(target, box, head)
+        whole = head + (count - head) // LINE * LINE
+        for at in range(head, whole, LINE):
+            move_line(target + at, box + at)
+        if whole < count:
+            copy_bytes(target + whole, box + whole, count - whole)
+
+    return move
+
+
+flush = _by_lines(stream_line)
+# A copy of C's own does not align what it writes of some hundred bytes: the gradient of a sum of
+# 512x1024 bfloat16 down columns took 20 microseconds instead of 10.
+put_lines = _by_lines(put_line)
