@@ -32,6 +32,7 @@ from .codegen.single_calls import uses_singles
 from .data import constant_words, numbered
 from .kernels import KernelKey, Part, Step, kernel_for
 from .layout import Walk, choose_layout
+from .pool import CHUNKS_PER_THREAD
 from .program import WORKSPACE, Patch, Phase, Program
 from .words import (
     BLOCK,
@@ -200,8 +201,6 @@ class Launch:
             layout.flip_lanes()
         self.schedule = layout.schedule
         self._problem, self._layout, self._threads = problem, layout, threads
-        self._rows = int(np.prod(layout.outer_sizes, dtype=np.int64)) if layout.outer_sizes else 1
-        self._blocks = blocks_of(problem)
         self._key = KernelKey(
             op,
             problem.selection,
@@ -216,10 +215,14 @@ class Launch:
         )
         size = problem.numel * ITEMSIZE[problem.element]
         self._traffic = size * (len(full) + len(written))
+        shares = threads > 1 and self._weight() >= machine.here().serial_bytes
+        if shares and layout.columns and is_pointwise(formula):
+            layout.cut_axis(CHUNKS_PER_THREAD * threads)
+        self._rows = int(np.prod(layout.outer_sizes, dtype=np.int64)) if layout.outer_sizes else 1
+        self._blocks = blocks_of(problem)
         tile = tiles = 0
         if layout.columns:
-            sharing = threads if self._weight() >= machine.here().serial_bytes else 1
-            tile = _tile(problem, layout.columns, self._rows, sharing)
+            tile = _tile(problem, layout.columns, self._rows, threads if shares else 1)
             tiles = -(-layout.columns // tile)
         cut = self._worth_cutting()
         template = self._template(tile, tiles, turned)
@@ -276,7 +279,7 @@ class Launch:
         count = len(layout.axis_strides)
         head = [0] * (OPERANDS + 2 * count)
         blocks = self._blocks
-        if is_pointwise(problem.formula_in_doubles) and not layout.columns:
+        if is_pointwise(problem.formula_in_doubles):
             blocks = -(-layout.axis_sizes[0] // BLOCK)
         is_bent = layout.schedule.walk is Walk.BENT
         head[0:3] = [self._rows, problem.extent if is_bent else layout.axis_sizes[0], blocks]

