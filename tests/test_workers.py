@@ -1,13 +1,28 @@
-"""Where workers run: never where Linux would have them wait for their caller."""
+"""Workers: where they run, and which chunks of a job they begin with."""
 
 from __future__ import annotations
 
 import os
 import sys
+from array import array
 
 import pytest
 
+from pullback.cpu import pool
+from pullback.cpu.codegen.functions import inner
+from pullback.cpu.codegen.memory import (
+    call,
+    external,
+    fetch_add,
+    low_half,
+    pause,
+    set_word,
+    shared_word,
+)
+from pullback.cpu.compile import compile_words
 from scripts import run_script
+
+_thread = external("gettid")
 
 SCRIPT = """
 import os, time
@@ -44,3 +59,40 @@ def test_a_worker_wakes_on_another_cpu_than_its_caller():
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one CPU")
     assert run_script(SCRIPT).strip() == "True"
+
+
+# Words of the block: how many chunks have begun, then which thread had each, and when it did.
+BEGUN, OWNERS, TURNS = 0, 1, 5
+LONGEST_WAIT = 1 << 16
+
+
+@inner
+def note_chunk(p, begin, end):
+    """A chunk that says who computes it; the first one waits until there is a second."""
+    turn = fetch_add(p + 8 * BEGUN, 1)
+    set_word(p, OWNERS + begin, low_half(call(_thread())))
+    set_word(p, TURNS + begin, turn)
+    if turn == 0:
+        for _ in range(LONGEST_WAIT):
+            if shared_word(p + 8 * BEGUN) > 1:
+                break
+            pause()
+    return 0
+
+
+@pytest.mark.quick
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are told apart as Linux does")
+def test_a_worker_begins_with_a_range_of_its_own():
+    """Where it began with its caller's, lines moved between the caches of both at every call."""
+    kernel, began = compile_words(note_chunk), []
+    for _ in range(200):
+        block = array("q", bytes(8 * (TURNS + 4)))
+        pool.pool.run(kernel.address, block.buffer_info()[0], 4, 1, 1, 4)
+        owners, turns = block[OWNERS:TURNS], block[TURNS:].tolist()
+        second = turns.index(1)
+        if owners[second] != owners[turns.index(0)]:
+            began.append((turns.index(0), second))
+        if len(began) == 5:
+            break
+    assert began, "no worker took part"
+    assert set(began) <= {(0, 2), (2, 0)}

@@ -44,7 +44,7 @@ OTHERS = (
     (("jax",), ("jax",)),
 )
 # Of cpu/, what only decides which kernels run.
-LAUNCHING = ("cpu/backend.py", "cpu/launch.py")
+LAUNCHING = ("cpu/backend.py", "cpu/launch.py", "cpu/layout.py")
 
 
 def applies(fault: Fault) -> bool:

@@ -6,6 +6,20 @@ from .record import Fault
 
 FAULTS = (
     Fault(
+        "columns: rows of one thread begin where another's do",
+        "cpu/layout.py",
+        "[*outer, size * axis[0]]",
+        "[*outer, axis[0]]",
+        "test_bytes.py::test_threads_on_large_arrays[sum_backward]",
+    ),
+    Fault(
+        "threads: a worker begins with its caller's chunks",
+        "cpu/dispatch.py",
+        "1 + (slot - board - 8 * SLOTS) // (8 * SLOT_WORDS)",
+        "1 + (slot - board) // (8 * SLOT_WORDS)",
+        "test_workers.py::test_a_worker_begins_with_a_range_of_its_own",
+    ),
+    Fault(
         "dropped tail element",
         "cpu/loops/rows.py",
         "keep(first_lanes(stop - whole), combine(state, lifted), state)",
