@@ -21,11 +21,12 @@ from .segment_words import (
     counting_bytes,
     folds_in_tables,
     folds_in_tiles,
-    is_dear,
     table_slots,
 )
 from .words import CONSTANTS, FRONT, ITEMSIZE, LANES, LINE
 
+# To look at an id takes about a fifth of the time that a row of one element takes to be folded.
+MOST_TABLE_PARTS = 8
 # What the kernels are compiled for that only look at ids.
 _NO_FORMULA = RowFormula()
 
@@ -123,10 +124,10 @@ def table_bytes(problem: Problem) -> int:
     return states + counting_bytes(formula, segments) + 2 * LINE
 
 
-def lifted_bytes(problem: Problem) -> int:
-    """Bytes beside a table for what its rows are folded as."""
-    is_any = any(is_dear(step) for step in record_of(problem).passes)
-    return 8 * lanes_of(problem) * problem.num_inputs if is_any else 0
+def table_parts(problem: Problem, traffic: int, threads: int) -> int:
+    """Parts that the segments of a table are folded in, each by a look at all ids."""
+    most = min(MOST_TABLE_PARTS, problem.num_segments)
+    return max(1, pool.threads_for(most, traffic, threads))
 
 
 def workspace_bytes(problem: Problem) -> int:
@@ -135,7 +136,7 @@ def workspace_bytes(problem: Problem) -> int:
         return 0
     table = table_bytes(problem)
     if table:
-        return table + lifted_bytes(problem)
+        return table
     tiles = tiles_of(problem, 1)
     ordering = segment.sorting_bytes(problem.num_inputs, problem.num_segments)
     if tiles is None:
@@ -301,11 +302,13 @@ class SegmentLaunch:
         phases = self._phases(problem, key, ids, operands)
         table = table_bytes(problem)
         if table:
-            patches += [Patch(segment.STATES, WORKSPACE), Patch(segment.LIFTED, WORKSPACE, table)]
+            patches.append(Patch(segment.STATES, WORKSPACE))
             dense = _are_dense(problem, operands, strides, item)
-            phases = self._of_table(problem, replace(key, packed=dense), phases[0].traffic)
-            workspace = table + lifted_bytes(problem)
-            self.program = Program(template, patches, phases, strides, workspace, threads)
+            parts = table_parts(problem, phases[0].traffic, threads)
+            template[segment.PARTS] = parts
+            key = replace(key, packed=dense)
+            phases = self._of_table(problem, key, phases[0].traffic, parts)
+            self.program = Program(template, patches, phases, strides, table, threads)
             return
         tiles = tiles_of(problem, max(1, pool.threads_for(2, phases[0].traffic, threads)))
         workspace = tiles.bytes if tiles else workspace_bytes(problem)
@@ -357,20 +360,15 @@ class SegmentLaunch:
         return phases
 
     @staticmethod
-    def _of_table(problem: Problem, key: SegmentKey, traffic: int) -> list[Phase]:
+    def _of_table(problem: Problem, key: SegmentKey, traffic: int, parts: int) -> list[Phase]:
         """Folds to a table, and what rows make of it."""
-        formula, rows = record_of(problem), problem.num_inputs
 
         def phase(way: str, units: int) -> Phase:
             few = replace(key, way=way, lanes=lanes_of(problem), narrow=False)
             return Phase(partial(kernel_for, few), units, traffic)
 
-        phases = []
-        for k, step in enumerate(formula.passes):
-            if is_dear(step):
-                phases.append(phase(f"lift {k}", rows))
-            phases.append(phase(f"fold {k}", 1))
-        return [*phases, phase("apply", rows)] if formula.apply else phases
+        fold = phase("fold", parts)
+        return [fold, phase("apply", problem.num_inputs)] if record_of(problem).apply else [fold]
 
     @staticmethod
     def _sorting(ids: str, parts: int) -> list[Phase]:

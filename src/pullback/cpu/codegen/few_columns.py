@@ -13,8 +13,9 @@ from llvmlite import ir
 
 from .block import emit_word
 from .functions import emitter
-from .lanes import DOUBLE, DOUBLES, I32, I64, LANES
+from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, expected
 from .operands import Operands
+from .registers import any_piece
 from .storage import Edge, narrow
 
 
@@ -77,8 +78,7 @@ class Rows:
 
     def __init__(self, operands: Operands, pitch: int, dense: bool):
         self._operands, self._pitch, self._dense = operands, pitch, dense
-        self.fetch_one = self._fetch_one(operands.full_at)
-        self.fetch_row_one = self._fetch_one(operands.row_at)
+        self.fetch = self._fetch(operands.full_at)
         self.fetch_rows = self._fetch(operands.row_at)
         self.put = self._put()
         self.fetch_next, self.put_next = self._fetch_next(), self._put_next()
@@ -89,6 +89,8 @@ class Rows:
     def _places(self, builder, memory, columns, numbers: list, o: int) -> list:
         """Where rows of these numbers begin; their every column, if they are not dense."""
         base, stride, step = (words[o] for words in memory)
+        if self._dense and o in self._operands.full_at:
+            stride = I64(self._pitch * self._operands.edges[o].item)
         rows = [builder.add(base, builder.mul(n, stride)) for n in numbers]
         if self._dense:
             return rows
@@ -98,21 +100,6 @@ class Rows:
             column = builder.select(builder.icmp_signed("<", I64(c), last), I64(c), last)
             offsets.append(builder.mul(column, step))
         return [builder.add(row, offset) for row in rows for offset in offsets]
-
-    def _fetch_one(self, operands):
-        """``fetch(memory, columns, n)`` of one row, in the first lanes."""
-        edges, width = self._operands.edges, self._pitch if self._dense else 1
-
-        @emitter
-        def fetch(builder, memory, columns, n):
-            items = []
-            for o in operands:
-                edge, places = edges[o], self._places(builder, memory, columns, [n], o)
-                parts = [_load(builder, a, edge.storage, width, edge.item) for a in places]
-                items.append(edge.widen(builder, _first(builder, parts)))
-            return tuple(items) or (Edge.zero(),)
-
-        return fetch
 
     def _read(self, builder, edge: Edge, places: list) -> ir.Value:
         width = LANES // len(places)
@@ -224,46 +211,6 @@ class Rows:
 
         return put
 
-    def _beside(self, builder, made, n) -> ir.Value:
-        """Where the float64 values of a row are, beside a table."""
-        return builder.add(made, builder.mul(n, I64(8 * self._pitch)))
-
-    def fetch_beside(self):
-        """``fetch(made, n, left)``: a float64 value of every column, of rows from n on."""
-        edge = Edge("f64")
-
-        @emitter
-        def fetch(builder, made, n, left):
-            def far():
-                numbers = self._following(builder, n, left)
-                return self._read(builder, edge, [self._beside(builder, made, k) for k in numbers])
-
-            def near():
-                return edge.near(builder, self._beside(builder, made, n))
-
-            return (self._near_or_far(builder, left, near, far),)
-
-        return fetch
-
-    def put_beside(self):
-        """``put(made, n, left, values)``: where ``fetch_beside`` would read."""
-        edge = Edge("f64")
-
-        @emitter
-        def put(builder, made, n, left, values):
-            (v,) = values
-
-            def far():
-                numbers = self._following(builder, n, left)
-                self._write(builder, edge, [self._beside(builder, made, k) for k in numbers], v)
-
-            def near():
-                edge.set_near(builder, self._beside(builder, made, n), v)
-
-            self._near_or_far(builder, left, near, far)
-
-        return put
-
 
 class Table:
     """float64 values of every segment, ``slots`` of them in each column."""
@@ -325,6 +272,26 @@ class Table:
                 _store(builder, at, _part(builder, v, 0, self._pitch), 8)
 
         return write
+
+
+def make_are_apart(side: int):
+    """``are_apart(listed)``: whether so many words that are listed differ, as is expected."""
+    if side == 1:
+        return None
+    kind = ir.VectorType(I64, side)
+
+    @emitter
+    def are_apart(builder, listed):
+        words = builder.load(builder.inttoptr(listed, kind.as_pointer()))
+        words.align = 8
+        same = []
+        for distance in range(1, side // 2 + 1):
+            turned = _indices([(k + distance) % side for k in range(side)])
+            other = builder.shuffle_vector(words, words, turned)
+            same.append(builder.icmp_signed("==", words, other))
+        return expected(builder, builder.not_(any_piece(builder, same)))
+
+    return are_apart
 
 
 def extents_of(pitch: int):
