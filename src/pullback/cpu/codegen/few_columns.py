@@ -249,12 +249,24 @@ class Table:
 
         return write
 
-    def read_row(self, count: int, known: bool = False):
+    def write_changed(self, first: int):
+        """``write(table, listed, before, values)``: the values but for those that are as before."""
+
+        @emitter
+        def write(builder, table, listed, before, values):
+            for slot, (old, v) in enumerate(zip(before, values, strict=True), first):
+                for r, a in enumerate(self._places(builder, table, listed, slot)):
+                    if v is not old:
+                        _store(builder, a, _part(builder, v, r, self._pitch), 8)
+
+        return write
+
+    def read_row(self, count: int):
         """``read(address, distance)``: a row of each of so many vectors, that far apart."""
 
         @emitter
         def read(builder, address, distance):
-            items = [Edge.zero()] if known else []
+            items = []
             for k in range(count):
                 at = builder.add(address, builder.mul(distance, I64(k)))
                 items.append(_first(builder, [_load(builder, at, DOUBLE, self._pitch, 8)]))
@@ -282,6 +294,9 @@ def make_are_apart(side: int):
 
     @emitter
     def are_apart(builder, listed):
+        if side == 2:
+            pair = [emit_word(builder, listed, I64(k)) for k in range(side)]
+            return expected(builder, builder.icmp_signed("!=", *pair))
         words = builder.load(builder.inttoptr(listed, kind.as_pointer()))
         words.align = 8
         same = []

@@ -145,8 +145,10 @@ def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: b
     folds, size = fold is not None, fold.size if fold else 0
     lift: Any = fold.lift if fold else None
     combine: Any = fold.combine if fold else None
+    brief, holds = (fold.brief, fold.holds) if fold else (None, None)
     read_known = table.read(0, before, known=True)
     read, write = table.read(before, size), table.write(before, size)
+    write_changed = table.write_changed(before)
     read_one, write_one = table.read_row(size), table.write_row()
     put_beside = state_emitters(size)[1]
     row_bytes, segment_bytes = table.row_bytes, table.segment_bytes
@@ -154,11 +156,25 @@ def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: b
     scratch = stack(LANES * max(1, size))
 
     @inlined
+    def join(states, listed, lifted):
+        """To the states of different segments."""
+        state = read(states, listed)
+        if holds is None:
+            write(again(states), listed, combine(state, lifted))
+        else:
+            after = brief(state, lifted)
+            if holds(after):
+                write_changed(again(states), listed, state, after)
+            else:
+                write(again(states), listed, combine(state, lifted))
+
+    @inlined
     def fold_group(const, memory, columns, states, numbers, listed, left, beside):
         full, own = fetch(memory, columns, numbers), fetch_rows(memory, columns, listed)
         lifted = lift(counting(0, 0), const, full, own, read_known(states, listed))
-        if side == 1 or (left >= side and are_apart(listed)):
-            write(again(states), listed, combine(read(states, listed), lifted))
+        # A lane too many has the segment of the last.
+        if side == 1 or are_apart(listed):
+            join(states, listed, lifted)
         else:
             put_beside(beside, VECTOR, lifted)
             for k in range(least(left, side)):
