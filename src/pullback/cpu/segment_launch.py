@@ -51,7 +51,8 @@ def way_of(problem: Problem) -> str:
     """
     formula = record_of(problem)
     of_segment = {"extent", "index", "first"} & names_read(formula)
-    if not is_pointwise(formula) or of_segment or order_of(problem) == "offsets":
+    is_wide = order_of(problem) == "offsets" and not has_few_runs(problem)
+    if not is_pointwise(formula) or of_segment or is_wide:
         return "runs"
     rows, elements = problem.used(Role.ROW), problem.used(Role.ELEMENT)
     is_gather = formula.copies and len(rows) == 1 and not elements and len(problem.writes) == 1
@@ -61,6 +62,12 @@ def way_of(problem: Problem) -> str:
 def is_narrow(problem: Problem) -> bool:
     """Whether lanes take a segment each, or several, rather than eight columns of one."""
     return 0 < problem.embedding_dim < LANES
+
+
+def has_few_runs(problem: Problem) -> bool:
+    """Whether there are runs of rows of few columns, which are worth some preparation."""
+    is_any = problem.num_inputs > 0 and problem.num_segments > 0
+    return is_any and is_narrow(problem) and order_of(problem) != "unsorted"
 
 
 @dataclass(frozen=True)
@@ -114,14 +121,54 @@ def table_bytes(problem: Problem) -> int:
     0 where rows are sorted instead: by their ids already, for a formula that asks where in its
     segment a row is, or since the table would not fit the caches.
     """
-    formula, segments = record_of(problem), problem.num_segments
     rows_in_any_order = order_of(problem) == "unsorted" and way_of(problem) == "runs"
-    if not rows_in_any_order or not lanes_of(problem) or not folds_in_tables(formula):
+    if not rows_in_any_order or not lanes_of(problem):
         return 0
+    return _fitting_table(problem)
+
+
+def _fitting_table(problem: Problem) -> int:
+    formula, segments = record_of(problem), problem.num_segments
     states = 8 * lanes_of(problem) * table_slots(formula) * segments
-    if states > machine.here().caches.last_level // 2:
+    if not folds_in_tables(formula) or states > machine.here().caches.last_level // 2:
         return 0
     return states + counting_bytes(formula, segments) + 2 * LINE
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is found out before rows of few columns that lie together are computed.
+
+    Attributes
+    ----------
+    table
+        Bytes of a table of what is known of every segment, by which each row is computed alone.
+    starts, ids
+        Bytes for where sorted ids change, and for the ids that offsets give to rows.
+    """
+
+    table: int = 0
+    starts: int = 0
+    ids: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.table + self.starts + self.ids
+
+
+def prepared_for(problem: Problem) -> Prepared:
+    """What pays for runs of few columns; nothing for others."""
+    if not has_few_runs(problem):
+        return Prepared()
+    in_runs, by_offsets = way_of(problem) == "runs", order_of(problem) == "offsets"
+    table = starts = ids = 0
+    if in_runs and record_of(problem).apply and lanes_of(problem) == problem.embedding_dim:
+        table = _fitting_table(problem)
+    if in_runs and not by_offsets:
+        starts = 8 * (problem.num_segments + 1)
+    if by_offsets and (table or not in_runs):
+        ids = 8 * problem.num_inputs
+    return Prepared(table, starts, ids)
 
 
 def table_parts(problem: Problem, traffic: int, threads: int) -> int:
@@ -132,7 +179,9 @@ def table_parts(problem: Problem, traffic: int, threads: int) -> int:
 
 def workspace_bytes(problem: Problem) -> int:
     """Bytes that suffice for the order of the rows, or for states, whatever the threads."""
-    if order_of(problem) != "unsorted" or way_of(problem) != "runs":
+    if order_of(problem) != "unsorted":
+        return prepared_for(problem).bytes
+    if way_of(problem) != "runs":
         return 0
     table = table_bytes(problem)
     if table:
@@ -166,6 +215,7 @@ class SegmentKey:
     packed: bool = False
     narrow: bool = False  # less than eight columns
     lanes: int = 0  # that a row takes, where several share a vector
+    columns: int = 0  # of a table of what is known of segments
 
 
 @cache
@@ -195,6 +245,9 @@ def kernel_for(key: SegmentKey) -> Kernel:
             return segment_tables.make_kernel(
                 formula, element, operands, key.lanes, key.packed, what
             )
+        if key.way == "known":
+            pitch = key.columns
+            return segment_narrow.make_runs_kernel(formula, element, operands, True, pitch)
         loops = segment_narrow if key.narrow else segment_rows
         if key.way == "pointwise":
             return loops.make_pointwise_kernel(formula, element, operands)
@@ -210,6 +263,7 @@ def kernel_for(key: SegmentKey) -> Kernel:
     else:
         way = key.way.replace(" ", "_") + ("_packed" if key.packed else "")
     way += "_narrow" if key.narrow else f"_{key.lanes}_lanes" if key.lanes else ""
+    way += f"_of_{key.columns}" if key.columns else ""
     # What was chosen is in the formula: ids and offsets share a kernel that has the same one.
     words = (key.op.name, element, operands, f"segment_{way}")
     return compile_kernel("-".join(words), formula, make)
@@ -220,8 +274,9 @@ def plain_kernel(which: str, *arguments: Any) -> Kernel:
     """A kernel without arithmetic, which ``make_<which>_kernel`` makes of the arguments."""
 
     def make() -> Callable:
-        from .loops import segment as loops
+        from .loops import segment, segment_runs
 
+        loops = segment_runs if which in ("starts", "ids") else segment
         kernel: Callable = getattr(loops, f"make_{which}_kernel")(*arguments)
         return kernel
 
@@ -291,15 +346,20 @@ class SegmentLaunch:
         template = self._words(problem, [strides[o.name] for o in operands])
         template[segment.ID_STRIDE] = strides[by][0]
         template[segment.ID_SIZE] = ITEMSIZE[ids]
-        template[segment.BY_OFFSETS] = order_of(problem) == "offsets"
         template[segment.FIRST_OUTPUT] = len(operands) - len(outputs)
-        patches = [Patch(segment.IDS, by)]
+        prepared = prepared_for(problem)
+        patches = self._place_runs(problem, prepared, template, by)
         patches += [Patch(segment.OPERANDS + 3 * k, o.name) for k, o in enumerate(operands)]
         item = {o.name: ITEMSIZE[dtypes.get(o.name, problem.element)] for o in operands}
         if key.way == "pointwise" and lanes_of(problem):
             dense = _are_dense(problem, operands, strides, item)
             key = replace(key, lanes=lanes_of(problem), packed=dense, narrow=False, together=False)
-        phases = self._phases(problem, key, ids, operands)
+        phases = self._phases(problem, key, "i64" if prepared.ids else ids, operands)
+        if prepared.bytes:
+            dense = _are_dense(problem, operands, strides, item)
+            phases = self._after_preparing(problem, replace(key, packed=dense), phases, prepared, ids)
+            self.program = Program(template, patches, phases, strides, prepared.bytes, threads)
+            return
         table = table_bytes(problem)
         if table:
             patches.append(Patch(segment.STATES, WORKSPACE))
@@ -358,6 +418,47 @@ class SegmentLaunch:
             kernel = partial(plain_kernel, "clear", key.element, ids, by_offsets)
             phases.append(Phase(kernel, rows, rows * (width + ITEMSIZE[ids])))
         return phases
+
+    @staticmethod
+    def _place_runs(
+        problem: Problem, prepared: Prepared, template: list[int], by: str
+    ) -> list[Patch]:
+        """Where ids and offsets are: the caller's, or those that are found out."""
+        size, stride = template[segment.ID_SIZE], template[segment.ID_STRIDE]
+        patches = [Patch(segment.IDS, by)]
+        if order_of(problem) == "offsets":
+            template[segment.RUN_SIZE], template[segment.RUN_STRIDE] = size, stride
+            patches.append(Patch(segment.RUNS, by))
+        if prepared.table:
+            patches.append(Patch(segment.STATES, WORKSPACE))
+        if prepared.starts:
+            template[segment.RUN_SIZE] = template[segment.RUN_STRIDE] = 8
+            patches.append(Patch(segment.RUNS, WORKSPACE, prepared.table))
+        if prepared.ids:
+            template[segment.ID_SIZE] = template[segment.ID_STRIDE] = 8
+            patches[0] = Patch(segment.IDS, WORKSPACE, prepared.table)
+        return patches
+
+    @staticmethod
+    def _after_preparing(
+        problem: Problem, key: SegmentKey, phases: list[Phase], prepared: Prepared, ids: str
+    ) -> list[Phase]:
+        """The phases with what they stand on."""
+        rows, segments, traffic = problem.num_inputs, problem.num_segments, phases[0].traffic
+        before = []
+        if prepared.starts:
+            before.append(Phase(partial(plain_kernel, "starts", ids), rows, 8 * rows))
+        if prepared.ids:
+            before.append(Phase(partial(plain_kernel, "ids", ids), segments, 8 * rows))
+        if prepared.table:
+            columns = problem.embedding_dim
+            known = replace(key, way="known", columns=columns, packed=False)
+            apply = replace(key, way="apply", lanes=columns, narrow=False)
+            phases = [
+                Phase(partial(kernel_for, known), segments, traffic),
+                Phase(partial(kernel_for, apply), rows, traffic),
+            ]
+        return [*before, *phases]
 
     @staticmethod
     def _of_table(problem: Problem, key: SegmentKey, traffic: int, parts: int) -> list[Phase]:

@@ -18,7 +18,9 @@ STARTS = 6  # workspace: where each segment begins in ORDER
 COUNTS = 7  # workspace: rows of each part in each segment, then where the next of them goes
 PARTS = 8  # parts the rows are sorted in, or the segments of a table are folded in
 STATES, TILE = 5, 8  # where tiles or tables are: workspace for states, and columns of a tile
-BY_OFFSETS = 6  # where rows of a segment lie together: whether offsets say so, or sorted ids
+# Where rows of a segment lie together: bytes of an offset, or 0 where sorted ids are searched; the
+# offsets, and the byte stride between them.
+RUN_SIZE, RUNS, RUN_STRIDE = 6, 7, 8
 ID_SIZE = 9  # bytes of an id or offset, for kernels that take either size
 FLAGS, ORDERED = 9, 8  # of a check: its answer, two rows; whether order matters
 FIRST_OUTPUT, NUM_OPERANDS = 10, 19  # among the operands

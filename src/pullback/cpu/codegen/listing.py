@@ -79,3 +79,26 @@ def make_list_clamped(size: int):
         return _how_many(builder, inside)
 
     return list_clamped
+
+
+def make_list_changes(size: int):
+    """``list_changes(address, n, rows, found)``: how many rows are listed then.
+
+    Of eight from row n on, those that have not the id of the row before.
+    """
+
+    @emitter
+    def list_changes(builder, address, n, rows, found):
+        ids = _loaded(builder, address, size)
+        before = _loaded(builder, builder.sub(address, I64(size)), size)
+        changed = builder.icmp_signed("!=", ids, before)
+        numbers = builder.add(splat(builder, n), constant(range(LANES), I64))
+        return _put_together(builder, changed, found, [(numbers, rows)])
+
+    return list_changes
+
+
+@emitter
+def set_eight(builder, address, value):
+    """One integer in eight words."""
+    _stored(builder, address, splat(builder, value))

@@ -12,7 +12,7 @@ from llvmlite import ir
 from ..segment_words import OPERANDS, ORDER
 from .block import emit_word
 from .functions import emitter, inner
-from .lanes import DOUBLES, I32, I64, LANES, doubles, splat
+from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, doubles, splat
 from .memory import set_word
 from .operands import Operands
 from .storage import Edge, narrow
@@ -138,6 +138,28 @@ class SideBySide:
             base = emit_word(builder, group, I64(PLACES + LANES * o + lane))
             at = builder.add(base, builder.mul(rows[lane], step))
             yield lane, builder.select(active[lane], at, other)
+
+    def put_known(self, count: int, pitch: int, slots: int):
+        """``put(group, table, values)``: the last ``count`` of them to a table of segments."""
+
+        @emitter
+        def put(builder, group, table, values):
+            segment, column = (_words(builder, group, k) for k in (SEGMENT, COLUMN))
+            row = builder.mul(segment, splat(builder, I64(8 * pitch * slots)))
+            place = builder.add(row, builder.mul(column, splat(builder, I64(8))))
+            place = builder.add(place, splat(builder, table))
+            spare = builder.add(group, I64(8 * SPARE))
+            for lane in range(LANES):
+                there = emit_word(builder, group, I64(THERE + lane))
+                is_there = builder.icmp_signed("!=", there, I64(0))
+                first = builder.extract_element(place, I32(lane))
+                for slot, v in enumerate(values[len(values) - count :]):
+                    at = builder.add(first, I64(8 * pitch * slot))
+                    at = builder.select(is_there, at, spare)
+                    value = builder.extract_element(v, I32(lane))
+                    builder.store(value, builder.inttoptr(at, DOUBLE.as_pointer()))
+
+        return put
 
     def _fetch(self, places, by_row: bool):
         """``fetch(p, group, k)`` of the elements of row k of every lane, or of its segment."""

@@ -57,12 +57,16 @@ def _id_at(ids, n):
 
 
 @inlined
-def _places_of(p, counts):
+def line_at(address):
+    """The first line from an address on."""
+    return (address + LINE - 1) // LINE * LINE
+
+
+@inlined
+def places_of(p, counts):
     """Where the rows of each segment are counted, if they are, and where the table begins."""
-    count = (word(p, STATES) + LINE - 1) // LINE * LINE
-    if counts:
-        return count, count + (8 * word(p, NUM_SEGMENTS) + LINE - 1) // LINE * LINE
-    return count, count
+    count = line_at(word(p, STATES))
+    return count, line_at(count + 8 * word(p, NUM_SEGMENTS)) if counts else count
 
 
 @inlined
@@ -288,7 +292,7 @@ def make_fold_kernel(loops: _Loops):
     def kernel(p, begin, end):
         const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
         segments, parts = word(p, NUM_SEGMENTS), word(p, PARTS)
-        count, states = _places_of(p, counts)
+        count, states = places_of(p, counts)
         for part in range(begin, end):
             first, after = part * segments // parts, (part + 1) * segments // parts
             take(p, const, memory, columns, first, after, states, count)
@@ -356,7 +360,7 @@ def make_apply_kernel(loops: _Loops):
     def kernel(p, begin, end):
         const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
         segments, listed, ids = word(p, NUM_SEGMENTS), lists(), _ids_of(p)
-        states = _places_of(p, counts)[1] if in_table else 0
+        states = places_of(p, counts)[1] if in_table else 0
         if segments == 0:
             clear_outside(p, begin, end, ids, segments)
             return
