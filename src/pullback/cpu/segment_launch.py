@@ -215,7 +215,7 @@ class SegmentKey:
     packed: bool = False
     narrow: bool = False  # less than eight columns
     lanes: int = 0  # that a row takes, where several share a vector
-    columns: int = 0  # of a table of what is known of segments
+    columns: int = 0  # that are packed, or of a table of what is known of segments
 
 
 @cache
@@ -245,9 +245,12 @@ def kernel_for(key: SegmentKey) -> Kernel:
             return segment_tables.make_kernel(
                 formula, element, operands, key.lanes, key.packed, what
             )
-        if key.way == "known":
-            pitch = key.columns
-            return segment_narrow.make_runs_kernel(formula, element, operands, True, pitch)
+        if key.narrow and key.way in ("runs", "known"):
+            packed = key.columns if key.packed else 1
+            pitch = key.columns if key.way == "known" else 0
+            return segment_narrow.make_runs_kernel(
+                formula, element, operands, key.together, packed, pitch
+            )
         loops = segment_narrow if key.narrow else segment_rows
         if key.way == "pointwise":
             return loops.make_pointwise_kernel(formula, element, operands)
@@ -258,10 +261,10 @@ def kernel_for(key: SegmentKey) -> Kernel:
     outputs = "_".join(key.outputs[w] for w in key.written)
     operands = "_of_".join(("_".join(key.full), "_".join(key.row), outputs))
     operands += "".join(f"_{name}_{kind}" for name, kind in key.types)
+    way = key.way
     if key.way == "runs":
         way = "together" if key.together else "in_order"
-    else:
-        way = key.way.replace(" ", "_") + ("_packed" if key.packed else "")
+    way += "_packed" if key.packed else ""
     way += "_narrow" if key.narrow else f"_{key.lanes}_lanes" if key.lanes else ""
     way += f"_of_{key.columns}" if key.columns else ""
     # What was chosen is in the formula: ids and offsets share a kernel that has the same one.
@@ -351,22 +354,22 @@ class SegmentLaunch:
         patches = self._place_runs(problem, prepared, template, by)
         patches += [Patch(segment.OPERANDS + 3 * k, o.name) for k, o in enumerate(operands)]
         item = {o.name: ITEMSIZE[dtypes.get(o.name, problem.element)] for o in operands}
+        dense = _are_dense(problem, operands, strides, item)
         if key.way == "pointwise" and lanes_of(problem):
-            dense = _are_dense(problem, operands, strides, item)
             key = replace(key, lanes=lanes_of(problem), packed=dense, narrow=False, together=False)
+        if key.way == "runs" and key.narrow and dense and problem.embedding_dim > 1:
+            key = replace(key, packed=True, columns=problem.embedding_dim)
         phases = self._phases(problem, key, "i64" if prepared.ids else ids, operands)
         if prepared.bytes:
-            dense = _are_dense(problem, operands, strides, item)
-            phases = self._after_preparing(problem, replace(key, packed=dense), phases, prepared, ids)
+            phases = self._after_preparing(problem, key, phases, prepared, ids, dense)
             self.program = Program(template, patches, phases, strides, prepared.bytes, threads)
             return
         table = table_bytes(problem)
         if table:
             patches.append(Patch(segment.STATES, WORKSPACE))
-            dense = _are_dense(problem, operands, strides, item)
             parts = table_parts(problem, phases[0].traffic, threads)
             template[segment.PARTS] = parts
-            key = replace(key, packed=dense)
+            key = replace(key, packed=dense, columns=0)
             phases = self._of_table(problem, key, phases[0].traffic, parts)
             self.program = Program(template, patches, phases, strides, table, threads)
             return
@@ -374,7 +377,7 @@ class SegmentLaunch:
         workspace = tiles.bytes if tiles else workspace_bytes(problem)
         if tiles:
             packed = all(strides[o.name][1] == item[o.name] for o in operands)
-            key = replace(key, way="tiles", packed=packed, narrow=False)
+            key = replace(key, way="tiles", packed=packed, narrow=False, columns=0)
             kernel = partial(kernel_for, key)
             phases = [Phase(kernel, tiles.count, phases[0].traffic)]
             template[segment.TILE] = tiles.columns
@@ -441,7 +444,12 @@ class SegmentLaunch:
 
     @staticmethod
     def _after_preparing(
-        problem: Problem, key: SegmentKey, phases: list[Phase], prepared: Prepared, ids: str
+        problem: Problem,
+        key: SegmentKey,
+        phases: list[Phase],
+        prepared: Prepared,
+        ids: str,
+        dense: bool,
     ) -> list[Phase]:
         """The phases with what they stand on."""
         rows, segments, traffic = problem.num_inputs, problem.num_segments, phases[0].traffic
@@ -452,8 +460,8 @@ class SegmentLaunch:
             before.append(Phase(partial(plain_kernel, "ids", ids), segments, 8 * rows))
         if prepared.table:
             columns = problem.embedding_dim
-            known = replace(key, way="known", columns=columns, packed=False)
-            apply = replace(key, way="apply", lanes=columns, narrow=False)
+            known = replace(key, way="known", columns=columns, packed=dense and columns > 1)
+            apply = replace(key, way="apply", lanes=columns, narrow=False, columns=0, packed=dense)
             phases = [
                 Phase(partial(kernel_for, known), segments, traffic),
                 Phase(partial(kernel_for, apply), rows, traffic),

@@ -23,7 +23,7 @@ def _indices(values: Sequence[int]) -> ir.Constant:
     return ir.Constant(ir.VectorType(I32, len(values)), list(values))
 
 
-def _joined(builder, parts: list) -> ir.Value:
+def joined(builder, parts: list) -> ir.Value:
     """Parts of the lanes, which are vectors or single values, as one vector."""
     if not isinstance(parts[0].type, ir.VectorType):
         return _first(builder, parts)
@@ -48,7 +48,7 @@ def _first(builder, parts: list) -> ir.Value:
     return builder.shuffle_vector(part, nothing, _indices([min(k, width) for k in lanes]))
 
 
-def _part(builder, v, k: int, pitch: int) -> ir.Value:
+def part(builder, v, k: int, pitch: int) -> ir.Value:
     """The k-th part of the lanes."""
     if pitch == 1:
         return builder.extract_element(v, I32(k))
@@ -67,6 +67,15 @@ def _load(builder, address, item: ir.Type, pitch: int, align: int) -> ir.Value:
 
 def _store(builder, address, v, align: int) -> None:
     builder.store(v, builder.inttoptr(address, v.type.as_pointer())).align = align
+
+
+def load_part(builder, address, edge: Edge, pitch: int) -> ir.Value:
+    """So many stored elements, which are neighbours."""
+    return _load(builder, address, edge.storage, pitch, edge.item)
+
+
+def store_part(builder, address, v, edge: Edge) -> None:
+    _store(builder, address, v, edge.item)
 
 
 class Rows:
@@ -103,12 +112,12 @@ class Rows:
 
     def _read(self, builder, edge: Edge, places: list) -> ir.Value:
         width = LANES // len(places)
-        return _joined(builder, [_load(builder, a, edge.storage, width, edge.item) for a in places])
+        return joined(builder, [load_part(builder, a, edge, width) for a in places])
 
     def _write(self, builder, edge: Edge, places: list, v) -> None:
         width = LANES // len(places)
         for k, a in enumerate(places):
-            _store(builder, a, _part(builder, v, k, width), edge.item)
+            store_part(builder, a, part(builder, v, k, width), edge)
 
     def _fetch(self, operands):
         """``fetch(memory, columns, listed)`` of what is listed."""
@@ -233,7 +242,7 @@ class Table:
             for slot in range(first, first + count):
                 at = self._places(builder, table, listed, slot)
                 parts = [_load(builder, a, DOUBLE, self._pitch, 8) for a in at]
-                items.append(_joined(builder, parts))
+                items.append(joined(builder, parts))
             return tuple(items)
 
         return read
@@ -245,7 +254,7 @@ class Table:
         def write(builder, table, listed, values):
             for slot, v in enumerate(values[len(values) - count :], first):
                 for r, a in enumerate(self._places(builder, table, listed, slot)):
-                    _store(builder, a, _part(builder, v, r, self._pitch), 8)
+                    _store(builder, a, part(builder, v, r, self._pitch), 8)
 
         return write
 
@@ -257,7 +266,7 @@ class Table:
             for slot, (old, v) in enumerate(zip(before, values, strict=True), first):
                 for r, a in enumerate(self._places(builder, table, listed, slot)):
                     if v is not old:
-                        _store(builder, a, _part(builder, v, r, self._pitch), 8)
+                        _store(builder, a, part(builder, v, r, self._pitch), 8)
 
         return write
 
@@ -281,7 +290,7 @@ class Table:
         def write(builder, address, values):
             for k, v in enumerate(values):
                 at = builder.add(address, I64(k * self.row_bytes))
-                _store(builder, at, _part(builder, v, 0, self._pitch), 8)
+                _store(builder, at, part(builder, v, 0, self._pitch), 8)
 
         return write
 
@@ -318,6 +327,6 @@ def extents_of(pitch: int):
         for r in range(LANES // pitch):
             rows = emit_word(builder, counts, emit_word(builder, listed, I64(r)))
             found += [rows] * pitch
-        return (builder.sitofp(_joined(builder, found), DOUBLES), *const[1:])
+        return (builder.sitofp(joined(builder, found), DOUBLES), *const[1:])
 
     return with_extents

@@ -5,9 +5,9 @@ from __future__ import annotations
 from llvmlite import ir
 
 from .functions import emitter
-from .lanes import I32, I64, LANES, constant, splat
+from .lanes import I32, I64, LANES, constant, expected, splat
 from .memory import declared, is_x86
-from .registers import registers
+from .registers import any_piece, registers
 
 _IDS, _MASK = ir.VectorType(I64, LANES), ir.VectorType(ir.IntType(1), LANES)
 _COMPRESS = "llvm.x86.avx512.mask.compress.v8i64"
@@ -79,6 +79,18 @@ def make_list_clamped(size: int):
         return _how_many(builder, inside)
 
     return list_clamped
+
+
+def make_are_inside(size: int):
+    """``are_inside(address, segments)``: whether eight packed ids name segments, as is expected."""
+
+    @emitter
+    def are_inside(builder, address, segments):
+        ids = _loaded(builder, address, size)
+        outside = builder.icmp_unsigned(">=", ids, splat(builder, segments))
+        return expected(builder, builder.not_(any_piece(builder, [outside])))
+
+    return are_inside
 
 
 def make_list_changes(size: int):

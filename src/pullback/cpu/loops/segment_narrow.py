@@ -106,11 +106,19 @@ def _make_group(
 
 
 def make_runs_kernel(
-    formula: RowFormula, element: str, operands: Operands, together: bool, pitch: int = 0
+    formula: RowFormula,
+    element: str,
+    operands: Operands,
+    together: bool,
+    packed: int = 1,
+    pitch: int = 0,
 ):
-    """``kernel(p, begin, end)`` over segments, as many at a time as have room in the lanes."""
+    """``kernel(p, begin, end)`` over segments, as many at a time as have room in the lanes.
+
+    Columns are ``packed``, all that a segment has, or taken one by one.
+    """
     start, stop = runs(together)
-    lanes = SideBySide(operands, not together, formula.finish is not None)
+    lanes = SideBySide(operands, not together, formula.finish is not None, packed)
     compute, place = _make_group(formula, element, operands, lanes, pitch), lanes.place
     scratch = stack(scratch_words(operands))
 
