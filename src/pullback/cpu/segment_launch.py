@@ -86,16 +86,16 @@ class Tiles:
 def tiles_of(problem: Problem, threads: int) -> Tiles | None:
     """Tiles whose states fit the caches, with one for every thread; None where rows are ordered.
 
-    Rows longer than two cache lines are put in order and asked for ahead of time: 262144 rows of 64
-    float32 into 10000 segments took 7.4 ms so and 18 in tiles, which random states push out of a
-    core's cache. Of shorter ones most of the time would go into their order: a million rows of one
-    element took 16 ms so and 2.5 in tiles.
+    Rows whose states take more than four cache lines are put in order and asked for ahead of time:
+    262144 rows of 64 float32 into 10000 segments took 7.4 ms so and 18 in tiles, which random
+    states push out of a core's cache; 131072 of 64 float16 took 0.54 ms and 0.84. Of shorter ones
+    most of the time would go into their order: of 16 it was 0.49 ms and 0.27.
     """
     formula = record_of(problem)
     rows_in_any_order = order_of(problem) == "unsorted" and way_of(problem) == "runs"
     row_operands = tuple(o.symbol for o in problem.used(Role.ROW))
     columns = problem.embedding_dim
-    is_short = columns * ITEMSIZE[problem.element] <= 2 * LINE
+    is_short = 8 * columns <= 4 * LINE
     if not rows_in_any_order or not is_short or not folds_in_tiles(formula, row_operands):
         return None
     state = 8 * problem.num_segments * len(formula.passes[0].monoid.state)

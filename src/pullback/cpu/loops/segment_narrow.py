@@ -45,6 +45,7 @@ def _with_pass(before, bound: BoundPass, lanes: SideBySide):
 
         return prepared
     lift, combine, keep, begin, fetch = fold.lift, fold.combine, fold.keep, bound.begin, lanes.fetch
+    holds, combine_next, identity = fold.holds, fold.combine_next, fold.identity
 
     @inner
     def passed(p, const, group, longest, row):
@@ -52,7 +53,10 @@ def _with_pass(before, bound: BoundPass, lanes: SideBySide):
         state = begin(const, row)
         for k in range(longest):
             lifted = lift(counting(k, 0), const, fetch(p, group, k), row, known)
-            state = keep(lanes_at(group, k), combine(state, lifted), state)
+            if holds is None:
+                state = keep(lanes_at(group, k), combine(state, lifted), state)
+            else:  # nothing, in a lane that is done, goes with it briefly
+                state = combine_next(state, keep(lanes_at(group, k), lifted, identity()))
         return close(const, row, known, state)
 
     return passed
