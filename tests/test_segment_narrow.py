@@ -149,3 +149,73 @@ def test_rows_are_gathered_whatever_their_width(columns, dtype):
         assert same_bytes(np.ascontiguousarray(out), np.ascontiguousarray(expected))
         packed = pb.segment_sum_backward(np.ascontiguousarray(d_output), ids, out_of_range="drop")
         assert same_bytes(packed, np.ascontiguousarray(expected))
+
+
+@pytest.mark.parametrize("ids_type", [np.int32, np.int64])
+@pytest.mark.parametrize("columns", [1, 4])
+def test_threads_share_the_segments_of_a_table(columns, ids_type, monkeypatch):
+    """Each folds the rows of its own: rows next to each other of one segment and of several."""
+    rng = np.random.default_rng(5)
+    case = default(OPS["segment_prod"], "f32", (ROWS, columns), 0)
+    case = case.but(segments=SEGMENTS, is_sorted=False)
+    given = quick_operands(case)
+    few = rng.integers(0, 3, ROWS)
+    ids = np.where(np.arange(ROWS) < ROWS // 2, given["segment_ids"], few).astype(ids_type)
+    given["input"] = (given["input"] * 2.0 ** rng.integers(-60, 60, ROWS)[:, None]).astype("f4")
+    given["segment_ids"] = ids
+    with monkeypatch.context() as patch:
+        assume(patch, last_level=0)
+        expected = quick_run(case, given, threads=1)
+    assume(monkeypatch, l2=0)
+    assert segment_launch.table_parts(case.problem, 1 << 30, 7) == 7
+    for threads in (1, 2, 7):
+        assert all(map(same_bytes, expected, quick_run(case, given, threads=threads)))
+
+
+@pytest.mark.parametrize("out_of_range", ["raise", "drop"])
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_runs_have_the_bytes_of_rows_in_any_order(columns, out_of_range, monkeypatch):
+    """Sorted ids of either size, and offsets: empty segments at both ends and between."""
+    assume(monkeypatch, l2=0)
+    for name in ("segment_softmax_backward", "segment_mean_backward", "segment_sum_backward"):
+        case = default(OPS[name], "f32", (ROWS, columns), 0)
+        case = case.but(segments=SEGMENTS, out_of_range=out_of_range, is_sorted=False)
+        given = quick_operands(case)
+        ids = np.sort(3 + given["segment_ids"] % (SEGMENTS - 8))
+        if out_of_range == "drop":
+            ids[:5], ids[-7:] = -1, SEGMENTS + 1
+        inside = (ids >= 0) & (ids < SEGMENTS)
+        given["segment_ids"] = ids
+        expected = quick_run(case, given)
+        ends = np.searchsorted(ids, np.arange(SEGMENTS + 1))
+        (by_offsets,) = (
+            chosen(case, {"cut": o.name}) for o in cuts(OPS[name]) if o.role is Role.OFFSETS
+        )
+        sorted_case = case.but(is_sorted=True)
+        rest = {n: a for n, a in given.items() if n != "segment_ids"}
+        runs = [
+            quick_run(sorted_case, {**rest, "segment_ids": ids.astype(t)}, threads=threads)
+            for t in (np.int32, np.int64)
+            for threads in (1, 7)
+        ]
+        runs += [
+            quick_run(by_offsets, {**rest, "offsets": ends.astype(t)}, threads=threads)
+            for t in (np.int32, np.int64)
+            for threads in (1, 7)
+        ]
+        for found in runs:
+            assert all(map(same_bytes, expected, found)), f"{name}: other bytes"
+        assert all(not a[~inside].any() for a in expected)
+
+
+def test_what_is_prepared_for_runs():
+    """Choices that bytes do not show."""
+    def prepared(name, columns=4):
+        case = default(OPS[name], "f32", (40, columns), 0).but(segments=5, is_sorted=True)
+        return segment_launch.prepared_for(case.problem)
+
+    forward, backward = prepared("segment_sum"), prepared("segment_softmax_backward")
+    assert forward.starts and not forward.table
+    assert backward.starts and backward.table
+    assert prepared("segment_softmax_backward", 3).table == 0
+    assert prepared("segment_softmax_backward", 8).bytes == 0

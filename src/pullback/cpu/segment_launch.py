@@ -21,11 +21,12 @@ from .segment_words import (
     counting_bytes,
     folds_in_tables,
     folds_in_tiles,
-    is_dear,
     table_slots,
 )
 from .words import CONSTANTS, FRONT, ITEMSIZE, LANES, LINE
 
+# To look at an id takes about a fifth of the time that a row of one element takes to be folded.
+MOST_TABLE_PARTS = 8
 # What the kernels are compiled for that only look at ids.
 _NO_FORMULA = RowFormula()
 
@@ -50,7 +51,8 @@ def way_of(problem: Problem) -> str:
     """
     formula = record_of(problem)
     of_segment = {"extent", "index", "first"} & names_read(formula)
-    if not is_pointwise(formula) or of_segment or order_of(problem) == "offsets":
+    is_wide = order_of(problem) == "offsets" and not has_few_runs(problem)
+    if not is_pointwise(formula) or of_segment or is_wide:
         return "runs"
     rows, elements = problem.used(Role.ROW), problem.used(Role.ELEMENT)
     is_gather = formula.copies and len(rows) == 1 and not elements and len(problem.writes) == 1
@@ -60,6 +62,12 @@ def way_of(problem: Problem) -> str:
 def is_narrow(problem: Problem) -> bool:
     """Whether lanes take a segment each, or several, rather than eight columns of one."""
     return 0 < problem.embedding_dim < LANES
+
+
+def has_few_runs(problem: Problem) -> bool:
+    """Whether there are runs of rows of few columns, which are worth some preparation."""
+    is_any = problem.num_inputs > 0 and problem.num_segments > 0
+    return is_any and is_narrow(problem) and order_of(problem) != "unsorted"
 
 
 @dataclass(frozen=True)
@@ -78,16 +86,16 @@ class Tiles:
 def tiles_of(problem: Problem, threads: int) -> Tiles | None:
     """Tiles whose states fit the caches, with one for every thread; None where rows are ordered.
 
-    Rows longer than two cache lines are put in order and asked for ahead of time: 262144 rows of 64
-    float32 into 10000 segments took 7.4 ms so and 18 in tiles, which random states push out of a
-    core's cache. Of shorter ones most of the time would go into their order: a million rows of one
-    element took 16 ms so and 2.5 in tiles.
+    Rows whose states take more than four cache lines are put in order and asked for ahead of time:
+    262144 rows of 64 float32 into 10000 segments took 7.4 ms so and 18 in tiles, which random
+    states push out of a core's cache; 131072 of 64 float16 took 0.54 ms and 0.84. Of shorter ones
+    most of the time would go into their order: of 16 it was 0.49 ms and 0.27.
     """
     formula = record_of(problem)
     rows_in_any_order = order_of(problem) == "unsorted" and way_of(problem) == "runs"
     row_operands = tuple(o.symbol for o in problem.used(Role.ROW))
     columns = problem.embedding_dim
-    is_short = columns * ITEMSIZE[problem.element] <= 2 * LINE
+    is_short = 8 * columns <= 4 * LINE
     if not rows_in_any_order or not is_short or not folds_in_tiles(formula, row_operands):
         return None
     state = 8 * problem.num_segments * len(formula.passes[0].monoid.state)
@@ -113,29 +121,71 @@ def table_bytes(problem: Problem) -> int:
     0 where rows are sorted instead: by their ids already, for a formula that asks where in its
     segment a row is, or since the table would not fit the caches.
     """
-    formula, segments = record_of(problem), problem.num_segments
     rows_in_any_order = order_of(problem) == "unsorted" and way_of(problem) == "runs"
-    if not rows_in_any_order or not lanes_of(problem) or not folds_in_tables(formula):
+    if not rows_in_any_order or not lanes_of(problem):
         return 0
+    return _fitting_table(problem)
+
+
+def _fitting_table(problem: Problem) -> int:
+    formula, segments = record_of(problem), problem.num_segments
     states = 8 * lanes_of(problem) * table_slots(formula) * segments
-    if states > machine.here().caches.last_level // 2:
+    if not folds_in_tables(formula) or states > machine.here().caches.last_level // 2:
         return 0
     return states + counting_bytes(formula, segments) + 2 * LINE
 
 
-def lifted_bytes(problem: Problem) -> int:
-    """Bytes beside a table for what its rows are folded as."""
-    is_any = any(is_dear(step) for step in record_of(problem).passes)
-    return 8 * lanes_of(problem) * problem.num_inputs if is_any else 0
+@dataclass(frozen=True)
+class Prepared:
+    """What is found out before rows of few columns that lie together are computed.
+
+    Attributes
+    ----------
+    table
+        Bytes of a table of what is known of every segment, by which each row is computed alone.
+    starts, ids
+        Bytes for where sorted ids change, and for the ids that offsets give to rows.
+    """
+
+    table: int = 0
+    starts: int = 0
+    ids: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.table + self.starts + self.ids
+
+
+def prepared_for(problem: Problem) -> Prepared:
+    """What pays for runs of few columns; nothing for others."""
+    if not has_few_runs(problem):
+        return Prepared()
+    in_runs, by_offsets = way_of(problem) == "runs", order_of(problem) == "offsets"
+    table = starts = ids = 0
+    if in_runs and record_of(problem).apply and lanes_of(problem) == problem.embedding_dim:
+        table = _fitting_table(problem)
+    if in_runs and not by_offsets:
+        starts = 8 * (problem.num_segments + 1)
+    if by_offsets and (table or not in_runs):
+        ids = 8 * problem.num_inputs
+    return Prepared(table, starts, ids)
+
+
+def table_parts(problem: Problem, traffic: int, threads: int) -> int:
+    """Parts that the segments of a table are folded in, each by a look at all ids."""
+    most = min(MOST_TABLE_PARTS, problem.num_segments)
+    return max(1, pool.threads_for(most, traffic, threads))
 
 
 def workspace_bytes(problem: Problem) -> int:
     """Bytes that suffice for the order of the rows, or for states, whatever the threads."""
-    if order_of(problem) != "unsorted" or way_of(problem) != "runs":
+    if order_of(problem) != "unsorted":
+        return prepared_for(problem).bytes
+    if way_of(problem) != "runs":
         return 0
     table = table_bytes(problem)
     if table:
-        return table + lifted_bytes(problem)
+        return table
     tiles = tiles_of(problem, 1)
     ordering = segment.sorting_bytes(problem.num_inputs, problem.num_segments)
     if tiles is None:
@@ -165,6 +215,7 @@ class SegmentKey:
     packed: bool = False
     narrow: bool = False  # less than eight columns
     lanes: int = 0  # that a row takes, where several share a vector
+    columns: int = 0  # that are packed, or of a table of what is known of segments
 
 
 @cache
@@ -194,6 +245,12 @@ def kernel_for(key: SegmentKey) -> Kernel:
             return segment_tables.make_kernel(
                 formula, element, operands, key.lanes, key.packed, what
             )
+        if key.narrow and key.way in ("runs", "known"):
+            packed = key.columns if key.packed else 1
+            pitch = key.columns if key.way == "known" else 0
+            return segment_narrow.make_runs_kernel(
+                formula, element, operands, key.together, packed, pitch
+            )
         loops = segment_narrow if key.narrow else segment_rows
         if key.way == "pointwise":
             return loops.make_pointwise_kernel(formula, element, operands)
@@ -204,11 +261,12 @@ def kernel_for(key: SegmentKey) -> Kernel:
     outputs = "_".join(key.outputs[w] for w in key.written)
     operands = "_of_".join(("_".join(key.full), "_".join(key.row), outputs))
     operands += "".join(f"_{name}_{kind}" for name, kind in key.types)
+    way = key.way
     if key.way == "runs":
         way = "together" if key.together else "in_order"
-    else:
-        way = key.way.replace(" ", "_") + ("_packed" if key.packed else "")
+    way += "_packed" if key.packed else ""
     way += "_narrow" if key.narrow else f"_{key.lanes}_lanes" if key.lanes else ""
+    way += f"_of_{key.columns}" if key.columns else ""
     # What was chosen is in the formula: ids and offsets share a kernel that has the same one.
     words = (key.op.name, element, operands, f"segment_{way}")
     return compile_kernel("-".join(words), formula, make)
@@ -219,8 +277,9 @@ def plain_kernel(which: str, *arguments: Any) -> Kernel:
     """A kernel without arithmetic, which ``make_<which>_kernel`` makes of the arguments."""
 
     def make() -> Callable:
-        from .loops import segment as loops
+        from .loops import segment, segment_runs
 
+        loops = segment_runs if which in ("starts", "ids") else segment
         kernel: Callable = getattr(loops, f"make_{which}_kernel")(*arguments)
         return kernel
 
@@ -290,28 +349,35 @@ class SegmentLaunch:
         template = self._words(problem, [strides[o.name] for o in operands])
         template[segment.ID_STRIDE] = strides[by][0]
         template[segment.ID_SIZE] = ITEMSIZE[ids]
-        template[segment.BY_OFFSETS] = order_of(problem) == "offsets"
         template[segment.FIRST_OUTPUT] = len(operands) - len(outputs)
-        patches = [Patch(segment.IDS, by)]
+        prepared = prepared_for(problem)
+        patches = self._place_runs(problem, prepared, template, by)
         patches += [Patch(segment.OPERANDS + 3 * k, o.name) for k, o in enumerate(operands)]
         item = {o.name: ITEMSIZE[dtypes.get(o.name, problem.element)] for o in operands}
+        dense = _are_dense(problem, operands, strides, item)
         if key.way == "pointwise" and lanes_of(problem):
-            dense = _are_dense(problem, operands, strides, item)
             key = replace(key, lanes=lanes_of(problem), packed=dense, narrow=False, together=False)
-        phases = self._phases(problem, key, ids, operands)
+        if key.way == "runs" and key.narrow and dense and problem.embedding_dim > 1:
+            key = replace(key, packed=True, columns=problem.embedding_dim)
+        phases = self._phases(problem, key, "i64" if prepared.ids else ids, operands)
+        if prepared.bytes:
+            phases = self._after_preparing(problem, key, phases, prepared, ids, dense)
+            self.program = Program(template, patches, phases, strides, prepared.bytes, threads)
+            return
         table = table_bytes(problem)
         if table:
-            patches += [Patch(segment.STATES, WORKSPACE), Patch(segment.LIFTED, WORKSPACE, table)]
-            dense = _are_dense(problem, operands, strides, item)
-            phases = self._of_table(problem, replace(key, packed=dense), phases[0].traffic)
-            workspace = table + lifted_bytes(problem)
-            self.program = Program(template, patches, phases, strides, workspace, threads)
+            patches.append(Patch(segment.STATES, WORKSPACE))
+            parts = table_parts(problem, phases[0].traffic, threads)
+            template[segment.PARTS] = parts
+            key = replace(key, packed=dense, columns=0)
+            phases = self._of_table(problem, key, phases[0].traffic, parts)
+            self.program = Program(template, patches, phases, strides, table, threads)
             return
         tiles = tiles_of(problem, max(1, pool.threads_for(2, phases[0].traffic, threads)))
         workspace = tiles.bytes if tiles else workspace_bytes(problem)
         if tiles:
             packed = all(strides[o.name][1] == item[o.name] for o in operands)
-            key = replace(key, way="tiles", packed=packed, narrow=False)
+            key = replace(key, way="tiles", packed=packed, narrow=False, columns=0)
             kernel = partial(kernel_for, key)
             phases = [Phase(kernel, tiles.count, phases[0].traffic)]
             template[segment.TILE] = tiles.columns
@@ -357,20 +423,61 @@ class SegmentLaunch:
         return phases
 
     @staticmethod
-    def _of_table(problem: Problem, key: SegmentKey, traffic: int) -> list[Phase]:
+    def _place_runs(
+        problem: Problem, prepared: Prepared, template: list[int], by: str
+    ) -> list[Patch]:
+        """Where ids and offsets are: the caller's, or those that are found out."""
+        size, stride = template[segment.ID_SIZE], template[segment.ID_STRIDE]
+        patches = [Patch(segment.IDS, by)]
+        if order_of(problem) == "offsets":
+            template[segment.RUN_SIZE], template[segment.RUN_STRIDE] = size, stride
+            patches.append(Patch(segment.RUNS, by))
+        if prepared.table:
+            patches.append(Patch(segment.STATES, WORKSPACE))
+        if prepared.starts:
+            template[segment.RUN_SIZE] = template[segment.RUN_STRIDE] = 8
+            patches.append(Patch(segment.RUNS, WORKSPACE, prepared.table))
+        if prepared.ids:
+            template[segment.ID_SIZE] = template[segment.ID_STRIDE] = 8
+            patches[0] = Patch(segment.IDS, WORKSPACE, prepared.table)
+        return patches
+
+    @staticmethod
+    def _after_preparing(
+        problem: Problem,
+        key: SegmentKey,
+        phases: list[Phase],
+        prepared: Prepared,
+        ids: str,
+        dense: bool,
+    ) -> list[Phase]:
+        """The phases with what they stand on."""
+        rows, segments, traffic = problem.num_inputs, problem.num_segments, phases[0].traffic
+        before = []
+        if prepared.starts:
+            before.append(Phase(partial(plain_kernel, "starts", ids), rows, 8 * rows))
+        if prepared.ids:
+            before.append(Phase(partial(plain_kernel, "ids", ids), segments, 8 * rows))
+        if prepared.table:
+            columns = problem.embedding_dim
+            known = replace(key, way="known", columns=columns, packed=dense and columns > 1)
+            apply = replace(key, way="apply", lanes=columns, narrow=False, columns=0, packed=dense)
+            phases = [
+                Phase(partial(kernel_for, known), segments, traffic),
+                Phase(partial(kernel_for, apply), rows, traffic),
+            ]
+        return [*before, *phases]
+
+    @staticmethod
+    def _of_table(problem: Problem, key: SegmentKey, traffic: int, parts: int) -> list[Phase]:
         """Folds to a table, and what rows make of it."""
-        formula, rows = record_of(problem), problem.num_inputs
 
         def phase(way: str, units: int) -> Phase:
             few = replace(key, way=way, lanes=lanes_of(problem), narrow=False)
             return Phase(partial(kernel_for, few), units, traffic)
 
-        phases = []
-        for k, step in enumerate(formula.passes):
-            if is_dear(step):
-                phases.append(phase(f"lift {k}", rows))
-            phases.append(phase(f"fold {k}", 1))
-        return [*phases, phase("apply", rows)] if formula.apply else phases
+        fold = phase("fold", parts)
+        return [fold, phase("apply", problem.num_inputs)] if record_of(problem).apply else [fold]
 
     @staticmethod
     def _sorting(ids: str, parts: int) -> list[Phase]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..formulas.bind import primitives_of
-from ..formulas.record import Pass, RowFormula, names_read
+from ..formulas.record import RowFormula, names_read
 from .words import LINE
 
 # Words 11 to 18 hold the constants of formulas,
@@ -17,10 +16,11 @@ NUM_SEGMENTS = 4
 ORDER = 5  # workspace: row numbers in order of id
 STARTS = 6  # workspace: where each segment begins in ORDER
 COUNTS = 7  # workspace: rows of each part in each segment, then where the next of them goes
-PARTS = 8  # parts the rows are sorted in
+PARTS = 8  # parts the rows are sorted in, or the segments of a table are folded in
 STATES, TILE = 5, 8  # where tiles or tables are: workspace for states, and columns of a tile
-LIFTED = 7  # where tables are: workspace for what rows are folded as
-BY_OFFSETS = 6  # where rows of a segment lie together: whether offsets say so, or sorted ids
+# Where rows of a segment lie together: bytes of an offset, or 0 where sorted ids are searched; the
+# offsets, and the byte stride between them.
+RUN_SIZE, RUNS, RUN_STRIDE = 6, 7, 8
 ID_SIZE = 9  # bytes of an id or offset, for kernels that take either size
 FLAGS, ORDERED = 9, 8  # of a check: its answer, two rows; whether order matters
 FIRST_OUTPUT, NUM_OPERANDS = 10, 19  # among the operands
@@ -91,15 +91,3 @@ def table_slots(formula: RowFormula) -> int:
         most = max(most, known + state)
         known += len(step.names)
     return max(most, known)
-
-
-def is_dear(step: Pass) -> bool:
-    """Whether the number that a row is folded as takes longer to make than to fold."""
-    if step.monoid is None or len(step.monoid.state) > 1:
-        return False
-    return "exp" in primitives_of(step.monoid.lift)
-
-
-def reads_lifted(formula: RowFormula) -> bool:
-    """Whether what was made to be folded serves ``apply``, too."""
-    return formula.from_lifted is not None and is_dear(formula.passes[-1])

@@ -13,8 +13,9 @@ from llvmlite import ir
 
 from .block import emit_word
 from .functions import emitter
-from .lanes import DOUBLE, DOUBLES, I32, I64, LANES
+from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, expected
 from .operands import Operands
+from .registers import any_piece
 from .storage import Edge, narrow
 
 
@@ -22,7 +23,7 @@ def _indices(values: Sequence[int]) -> ir.Constant:
     return ir.Constant(ir.VectorType(I32, len(values)), list(values))
 
 
-def _joined(builder, parts: list) -> ir.Value:
+def joined(builder, parts: list) -> ir.Value:
     """Parts of the lanes, which are vectors or single values, as one vector."""
     if not isinstance(parts[0].type, ir.VectorType):
         return _first(builder, parts)
@@ -47,7 +48,7 @@ def _first(builder, parts: list) -> ir.Value:
     return builder.shuffle_vector(part, nothing, _indices([min(k, width) for k in lanes]))
 
 
-def _part(builder, v, k: int, pitch: int) -> ir.Value:
+def part(builder, v, k: int, pitch: int) -> ir.Value:
     """The k-th part of the lanes."""
     if pitch == 1:
         return builder.extract_element(v, I32(k))
@@ -68,6 +69,15 @@ def _store(builder, address, v, align: int) -> None:
     builder.store(v, builder.inttoptr(address, v.type.as_pointer())).align = align
 
 
+def load_part(builder, address, edge: Edge, pitch: int) -> ir.Value:
+    """So many stored elements, which are neighbours."""
+    return _load(builder, address, edge.storage, pitch, edge.item)
+
+
+def store_part(builder, address, v, edge: Edge) -> None:
+    _store(builder, address, v, edge.item)
+
+
 class Rows:
     """Operands at listed rows or segments.
 
@@ -77,8 +87,7 @@ class Rows:
 
     def __init__(self, operands: Operands, pitch: int, dense: bool):
         self._operands, self._pitch, self._dense = operands, pitch, dense
-        self.fetch_one = self._fetch_one(operands.full_at)
-        self.fetch_row_one = self._fetch_one(operands.row_at)
+        self.fetch = self._fetch(operands.full_at)
         self.fetch_rows = self._fetch(operands.row_at)
         self.put = self._put()
         self.fetch_next, self.put_next = self._fetch_next(), self._put_next()
@@ -89,6 +98,8 @@ class Rows:
     def _places(self, builder, memory, columns, numbers: list, o: int) -> list:
         """Where rows of these numbers begin; their every column, if they are not dense."""
         base, stride, step = (words[o] for words in memory)
+        if self._dense and o in self._operands.full_at:
+            stride = I64(self._pitch * self._operands.edges[o].item)
         rows = [builder.add(base, builder.mul(n, stride)) for n in numbers]
         if self._dense:
             return rows
@@ -99,29 +110,14 @@ class Rows:
             offsets.append(builder.mul(column, step))
         return [builder.add(row, offset) for row in rows for offset in offsets]
 
-    def _fetch_one(self, operands):
-        """``fetch(memory, columns, n)`` of one row, in the first lanes."""
-        edges, width = self._operands.edges, self._pitch if self._dense else 1
-
-        @emitter
-        def fetch(builder, memory, columns, n):
-            items = []
-            for o in operands:
-                edge, places = edges[o], self._places(builder, memory, columns, [n], o)
-                parts = [_load(builder, a, edge.storage, width, edge.item) for a in places]
-                items.append(edge.widen(builder, _first(builder, parts)))
-            return tuple(items) or (Edge.zero(),)
-
-        return fetch
-
     def _read(self, builder, edge: Edge, places: list) -> ir.Value:
         width = LANES // len(places)
-        return _joined(builder, [_load(builder, a, edge.storage, width, edge.item) for a in places])
+        return joined(builder, [load_part(builder, a, edge, width) for a in places])
 
     def _write(self, builder, edge: Edge, places: list, v) -> None:
         width = LANES // len(places)
         for k, a in enumerate(places):
-            _store(builder, a, _part(builder, v, k, width), edge.item)
+            store_part(builder, a, part(builder, v, k, width), edge)
 
     def _fetch(self, operands):
         """``fetch(memory, columns, listed)`` of what is listed."""
@@ -224,46 +220,6 @@ class Rows:
 
         return put
 
-    def _beside(self, builder, made, n) -> ir.Value:
-        """Where the float64 values of a row are, beside a table."""
-        return builder.add(made, builder.mul(n, I64(8 * self._pitch)))
-
-    def fetch_beside(self):
-        """``fetch(made, n, left)``: a float64 value of every column, of rows from n on."""
-        edge = Edge("f64")
-
-        @emitter
-        def fetch(builder, made, n, left):
-            def far():
-                numbers = self._following(builder, n, left)
-                return self._read(builder, edge, [self._beside(builder, made, k) for k in numbers])
-
-            def near():
-                return edge.near(builder, self._beside(builder, made, n))
-
-            return (self._near_or_far(builder, left, near, far),)
-
-        return fetch
-
-    def put_beside(self):
-        """``put(made, n, left, values)``: where ``fetch_beside`` would read."""
-        edge = Edge("f64")
-
-        @emitter
-        def put(builder, made, n, left, values):
-            (v,) = values
-
-            def far():
-                numbers = self._following(builder, n, left)
-                self._write(builder, edge, [self._beside(builder, made, k) for k in numbers], v)
-
-            def near():
-                edge.set_near(builder, self._beside(builder, made, n), v)
-
-            self._near_or_far(builder, left, near, far)
-
-        return put
-
 
 class Table:
     """float64 values of every segment, ``slots`` of them in each column."""
@@ -286,7 +242,7 @@ class Table:
             for slot in range(first, first + count):
                 at = self._places(builder, table, listed, slot)
                 parts = [_load(builder, a, DOUBLE, self._pitch, 8) for a in at]
-                items.append(_joined(builder, parts))
+                items.append(joined(builder, parts))
             return tuple(items)
 
         return read
@@ -298,16 +254,28 @@ class Table:
         def write(builder, table, listed, values):
             for slot, v in enumerate(values[len(values) - count :], first):
                 for r, a in enumerate(self._places(builder, table, listed, slot)):
-                    _store(builder, a, _part(builder, v, r, self._pitch), 8)
+                    _store(builder, a, part(builder, v, r, self._pitch), 8)
 
         return write
 
-    def read_row(self, count: int, known: bool = False):
+    def write_changed(self, first: int):
+        """``write(table, listed, before, values)``: the values but for those that are as before."""
+
+        @emitter
+        def write(builder, table, listed, before, values):
+            for slot, (old, v) in enumerate(zip(before, values, strict=True), first):
+                for r, a in enumerate(self._places(builder, table, listed, slot)):
+                    if v is not old:
+                        _store(builder, a, part(builder, v, r, self._pitch), 8)
+
+        return write
+
+    def read_row(self, count: int):
         """``read(address, distance)``: a row of each of so many vectors, that far apart."""
 
         @emitter
         def read(builder, address, distance):
-            items = [Edge.zero()] if known else []
+            items = []
             for k in range(count):
                 at = builder.add(address, builder.mul(distance, I64(k)))
                 items.append(_first(builder, [_load(builder, at, DOUBLE, self._pitch, 8)]))
@@ -322,9 +290,32 @@ class Table:
         def write(builder, address, values):
             for k, v in enumerate(values):
                 at = builder.add(address, I64(k * self.row_bytes))
-                _store(builder, at, _part(builder, v, 0, self._pitch), 8)
+                _store(builder, at, part(builder, v, 0, self._pitch), 8)
 
         return write
+
+
+def make_are_apart(side: int):
+    """``are_apart(listed)``: whether so many words that are listed differ, as is expected."""
+    if side == 1:
+        return None
+    kind = ir.VectorType(I64, side)
+
+    @emitter
+    def are_apart(builder, listed):
+        if side == 2:
+            pair = [emit_word(builder, listed, I64(k)) for k in range(side)]
+            return expected(builder, builder.icmp_signed("!=", *pair))
+        words = builder.load(builder.inttoptr(listed, kind.as_pointer()))
+        words.align = 8
+        same = []
+        for distance in range(1, side // 2 + 1):
+            turned = _indices([(k + distance) % side for k in range(side)])
+            other = builder.shuffle_vector(words, words, turned)
+            same.append(builder.icmp_signed("==", words, other))
+        return expected(builder, builder.not_(any_piece(builder, same)))
+
+    return are_apart
 
 
 def extents_of(pitch: int):
@@ -336,6 +327,6 @@ def extents_of(pitch: int):
         for r in range(LANES // pitch):
             rows = emit_word(builder, counts, emit_word(builder, listed, I64(r)))
             found += [rows] * pitch
-        return (builder.sitofp(_joined(builder, found), DOUBLES), *const[1:])
+        return (builder.sitofp(joined(builder, found), DOUBLES), *const[1:])
 
     return with_extents

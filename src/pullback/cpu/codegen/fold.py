@@ -140,7 +140,9 @@ class Fold:
         # With a few elements before the next is combined; None without.
         self.brief: Any = combined(states.combine_briefly, states) if states.brief else None
         self.briefly = monoid.briefly if states.brief else 0
-        self.combine_next = next_combined(states, self.combine, self.brief, monoid)
+        # Whether what was joined briefly is what joining in full gives; None where nobody can tell.
+        self.holds = brief_holding(states, monoid) if states.brief else None
+        self.combine_next = next_combined(self.combine, self.brief, self.holds)
         self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
         self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
@@ -184,10 +186,10 @@ def combined(join: Callable, states: States):
     return combine
 
 
-def next_combined(states: States, combine: Any, brief: Any, monoid: Monoid):
-    """``combine_next(a, b)`` with the state of an element: briefly, where that gives the same."""
-    if brief is None or monoid.brief_holds is None:
-        return combine
+def brief_holding(states: States, monoid: Monoid):
+    """``holds(state)``: whether joining briefly has given what joining in full would."""
+    if monoid.brief_holds is None:
+        return None
     held = {n: k for k, n in enumerate(states.names)}
     asked, condition = parameters(monoid.brief_holds), states.bound(monoid.brief_holds)
 
@@ -197,6 +199,14 @@ def next_combined(states: States, combine: Any, brief: Any, monoid: Monoid):
         truths = [condition(*(Lanes(builder, v) for v in part)).v for part in parts]
         fails = any_piece(builder, [builder.not_(truth) for truth in truths])
         return expected(builder, builder.not_(fails))
+
+    return holds
+
+
+def next_combined(combine: Any, brief: Any, holds: Any):
+    """``combine_next(a, b)`` with the state of an element: briefly, where that gives the same."""
+    if holds is None:
+        return combine
 
     @inlined
     def combine_next(a, b):

@@ -11,16 +11,17 @@ from llvmlite import ir
 
 from ..segment_words import OPERANDS, ORDER
 from .block import emit_word
+from .few_columns import joined, load_part, part, store_part
 from .functions import emitter, inner
-from .lanes import DOUBLES, I32, I64, LANES, doubles, splat
+from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, doubles, splat
 from .memory import set_word
 from .operands import Operands
 from .storage import Edge, narrow
 
 # Words of the scratch: of each lane how many rows it has, whether it is there, the first of its
-# rows, its segment and its column; a zero; a word to be written over; the places of each operand.
+# rows, its segment and its column; zeros; words to be written over; the places of each operand.
 COUNTS, THERE, FIRST, SEGMENT, COLUMN = (LANES * k for k in range(5))
-ZERO, SPARE = 5 * LANES, 5 * LANES + 1
+ZERO, SPARE = 5 * LANES, 5 * LANES + LANES // 2
 PLACES = 6 * LANES
 _LONGS = ir.VectorType(I64, LANES)
 
@@ -62,7 +63,8 @@ def no_lanes(group, columns):
     for lane in range(LANES):
         set_lanes(group, lane, 1, 0, 0, 0, 0)
         set_word(group, COLUMN + lane, lane % columns)
-    set_word(group, ZERO, 0)
+    for k in range(LANES // 2):
+        set_word(group, ZERO + k, 0)
 
 
 def _pointer(builder, group, at: int):
@@ -79,11 +81,12 @@ class SideBySide:
     """Loads and stores of lanes with a segment and a column of their own.
 
     Rows are ``ordered`` where their numbers are to be looked up; outputs are by segment where the
-    kernel ``writes_rows``.
+    kernel ``writes_rows``. Columns lie packed in so many lanes, all those of a segment.
     """
 
-    def __init__(self, operands: Operands, ordered: bool, writes_rows: bool):
-        self._operands, self._ordered = operands, ordered
+    def __init__(self, operands: Operands, ordered: bool, writes_rows: bool, packed: int = 1):
+        self._operands, self._ordered, self._packed = operands, ordered, packed
+        self._heads = range(0, LANES, packed)
         full, row = operands.full_at, operands.row_at
         self.place = self._place([*row, *(operands.output_at if writes_rows else ())])
         self.fetch = self._fetch(full, by_row=True)
@@ -116,28 +119,49 @@ class SideBySide:
         """Of each lane: whether it takes part, and what row is to be added to its places."""
         asked = COUNTS if by_row else THERE
         k = k if by_row else I64(0)
-        active = [
-            builder.icmp_signed("<", k, emit_word(builder, group, I64(asked + lane)))
-            for lane in range(LANES)
-        ]
-        rows = [k] * LANES
+        active = {
+            lane: builder.icmp_signed("<", k, emit_word(builder, group, I64(asked + lane)))
+            for lane in self._heads
+        }
+        rows = dict.fromkeys(self._heads, k)
         if by_row and self._ordered:
             order = emit_word(builder, block, I64(ORDER))
-            for lane in range(LANES):
+            for lane in self._heads:
                 here = builder.add(k, emit_word(builder, group, I64(FIRST + lane)))
                 here = builder.select(active[lane], here, I64(0))
                 rows[lane] = emit_word(builder, order, here)
         return active, rows
 
-    @staticmethod
-    def _addresses(builder, block, group, o: int, active, rows, instead: int):
-        """Where each lane has an operand's element, or the word that stands for it."""
+    def _addresses(self, builder, block, group, o: int, active, rows, instead: int):
+        """Where the elements of an operand begin, in each lane or so many, or what stands for them."""
         other = builder.add(group, I64(8 * instead))
         step = emit_word(builder, block, I64(OPERANDS + 3 * o + 1))
-        for lane in range(LANES):
+        for lane in self._heads:
             base = emit_word(builder, group, I64(PLACES + LANES * o + lane))
             at = builder.add(base, builder.mul(rows[lane], step))
-            yield lane, builder.select(active[lane], at, other)
+            yield builder.select(active[lane], at, other)
+
+    def put_known(self, count: int, pitch: int, slots: int):
+        """``put(group, table, values)``: the last ``count`` of them to a table of segments."""
+
+        @emitter
+        def put(builder, group, table, values):
+            segment, column = (_words(builder, group, k) for k in (SEGMENT, COLUMN))
+            row = builder.mul(segment, splat(builder, I64(8 * pitch * slots)))
+            place = builder.add(row, builder.mul(column, splat(builder, I64(8))))
+            place = builder.add(place, splat(builder, table))
+            spare = builder.add(group, I64(8 * SPARE))
+            for lane in range(LANES):
+                there = emit_word(builder, group, I64(THERE + lane))
+                is_there = builder.icmp_signed("!=", there, I64(0))
+                first = builder.extract_element(place, I32(lane))
+                for slot, v in enumerate(values[len(values) - count :]):
+                    at = builder.add(first, I64(8 * pitch * slot))
+                    at = builder.select(is_there, at, spare)
+                    value = builder.extract_element(v, I32(lane))
+                    builder.store(value, builder.inttoptr(at, DOUBLE.as_pointer()))
+
+        return put
 
     def _fetch(self, places, by_row: bool):
         """``fetch(p, group, k)`` of the elements of row k of every lane, or of its segment."""
@@ -148,12 +172,9 @@ class SideBySide:
             active, rows = self._offsets(builder, p, group, k, by_row)
             items = []
             for o in places:
-                edge = edges[o]
-                v, pointer = ir.Constant(edge.stored, ir.Undefined), edge.storage.as_pointer()
-                for lane, at in self._addresses(builder, p, group, o, active, rows, ZERO):
-                    value = builder.load(builder.inttoptr(at, pointer))
-                    v = builder.insert_element(v, value, I32(lane))
-                items.append(edge.widen(builder, v))
+                found = self._addresses(builder, p, group, o, active, rows, ZERO)
+                parts = [load_part(builder, at, edges[o], self._packed) for at in found]
+                items.append(edges[o].widen(builder, joined(builder, parts)))
             return tuple(items or [Edge.zero()])
 
         return fetch
@@ -169,8 +190,8 @@ class SideBySide:
             for o, w in outputs:
                 edge = edges[o]
                 v = narrow(builder, given[w], edge.element, edge.native_half)
-                for lane, at in self._addresses(builder, p, group, o, active, rows, SPARE):
-                    value = builder.extract_element(v, I32(lane))
-                    builder.store(value, builder.inttoptr(at, edge.storage.as_pointer()))
+                found = self._addresses(builder, p, group, o, active, rows, SPARE)
+                for k, at in enumerate(found):
+                    store_part(builder, at, part(builder, v, k, self._packed), edge)
 
         return put

@@ -12,6 +12,7 @@ from llvmlite import ir
 from ..codegen.block import ask_to_write, fetch_min, is_below, least
 from ..codegen.functions import emitter, inlined, inner
 from ..codegen.lanes import I64, LANES, splat
+from ..codegen.listing import make_are_inside
 from ..codegen.memory import int32_at, set_word, word
 from ..codegen.storage import ITEMSIZE
 from ..segment_words import (
@@ -270,6 +271,7 @@ def make_clear_kernel(element: str, ids: str, by_offsets: bool):
     return kernel
 
 
+EIGHT = tuple(range(LANES))
 # Columns whose rows are copied by one load and one store each.
 FEW_COLUMNS = (1, 2, 4, 8)
 
@@ -278,7 +280,7 @@ def make_gather_kernel(element: str, ids: str):
     """``kernel(p, begin, end)`` over input rows: bits of the row that an id names, or zeros."""
     item, size = ITEMSIZE[element], ITEMSIZE[ids]
     copy, clear = _copier(item)
-    result_at = OPERANDS + 3
+    are_inside, result_at = make_are_inside(size), OPERANDS + 3
 
     @inlined
     def gather(p, begin, end, copy_row):
@@ -288,7 +290,16 @@ def make_gather_kernel(element: str, ids: str):
         result, result_row = word(p, result_at), word(p, result_at + 1)
         result_column = word(p, result_at + 2)
         ids_at, id_stride = word(p, IDS), word(p, ID_STRIDE)
-        for n in range(begin, end):
+        alone = begin
+        if copy_row is not None and id_stride == size:
+            # One branch for eight rows, up to one with an id outside.
+            whole = begin + (end - begin) // LANES * LANES
+            while alone < whole and are_inside(ids_at + alone * size, segments):
+                for k in EIGHT:
+                    s = id_from(ids_at + (alone + k) * size, size)
+                    copy_row(result + (alone + k) * result_row, values + s * value_row)
+                alone += LANES
+        for n in range(alone, end):
             s = id_from(ids_at + n * id_stride, size)
             target = result + n * result_row
             if not is_below(s, segments):

@@ -7,7 +7,7 @@ across columns.
 
 from __future__ import annotations
 
-from ...formulas.record import RowFormula
+from ...formulas.record import RowFormula, names_read
 from ..codegen.bind import per_element, per_row
 from ..codegen.elementary import primitives_for
 from ..codegen.functions import inlined, inner
@@ -24,8 +24,9 @@ from ..codegen.side_by_side import (
     with_extents,
 )
 from ..codegen.vectors import counting, no_vectors, stack
-from ..segment_words import NUM_COLUMNS
+from ..segment_words import NUM_COLUMNS, table_slots
 from .segment_runs import runs
+from .segment_tables import places_of
 
 
 @inner
@@ -44,6 +45,7 @@ def _with_pass(before, bound: BoundPass, lanes: SideBySide):
 
         return prepared
     lift, combine, keep, begin, fetch = fold.lift, fold.combine, fold.keep, bound.begin, lanes.fetch
+    holds, combine_next, identity = fold.holds, fold.combine_next, fold.identity
 
     @inner
     def passed(p, const, group, longest, row):
@@ -51,20 +53,38 @@ def _with_pass(before, bound: BoundPass, lanes: SideBySide):
         state = begin(const, row)
         for k in range(longest):
             lifted = lift(counting(k, 0), const, fetch(p, group, k), row, known)
-            state = keep(lanes_at(group, k), combine(state, lifted), state)
+            if holds is None:
+                state = keep(lanes_at(group, k), combine(state, lifted), state)
+            else:  # nothing, in a lane that is done, goes with it briefly
+                state = combine_next(state, keep(lanes_at(group, k), lifted, identity()))
         return close(const, row, known, state)
 
     return passed
 
 
-def _make_group(formula: RowFormula, element: str, operands: Operands, lanes: SideBySide):
-    """``compute(p, const, group, longest)`` of the lanes of a group; ``longest`` has most rows."""
+def _make_group(
+    formula: RowFormula, element: str, operands: Operands, lanes: SideBySide, pitch: int
+):
+    """``compute(p, const, group, longest)`` of the lanes of a group; ``longest`` has most rows.
+
+    With a ``pitch`` all that is known of a segment goes to a table, for rows to be computed from.
+    """
     known: tuple[str, ...] = ("",)
     known_after = _nothing_known
     for step in formula.passes:
         bound = BoundPass(formula, step, element, operands, known)
         known_after, known = _with_pass(known_after, bound, lanes), known + step.names
     row, outputs = operands.row, len(operands.outputs)
+    if pitch:
+        slots, counts = table_slots(formula), "extent" in names_read(formula)
+        put_known, fetch_own = lanes.put_known(len(known) - 1, pitch, slots), lanes.fetch_rows
+
+        @inlined
+        def found_out(p, const, group, longest):
+            own, table = fetch_own(p, group, 0), places_of(p, counts)[1]
+            put_known(group, table, known_after(p, const, group, longest, own))
+
+        return found_out
     primitives = primitives_for(element)
     fetch_rows, fetch, put_rows, put = lanes.fetch_rows, lanes.fetch, lanes.put_rows, lanes.put
     if formula.finish:
@@ -89,11 +109,21 @@ def _make_group(formula: RowFormula, element: str, operands: Operands, lanes: Si
     return applied
 
 
-def make_runs_kernel(formula: RowFormula, element: str, operands: Operands, together: bool):
-    """``kernel(p, begin, end)`` over segments, as many at a time as have room in the lanes."""
+def make_runs_kernel(
+    formula: RowFormula,
+    element: str,
+    operands: Operands,
+    together: bool,
+    packed: int = 1,
+    pitch: int = 0,
+):
+    """``kernel(p, begin, end)`` over segments, as many at a time as have room in the lanes.
+
+    Columns are ``packed``, all that a segment has, or taken one by one.
+    """
     start, stop = runs(together)
-    lanes = SideBySide(operands, not together, formula.finish is not None)
-    compute, place = _make_group(formula, element, operands, lanes), lanes.place
+    lanes = SideBySide(operands, not together, formula.finish is not None, packed)
+    compute, place = _make_group(formula, element, operands, lanes, pitch), lanes.place
     scratch = stack(scratch_words(operands))
 
     def kernel(p, begin, end):

@@ -1,38 +1,37 @@
 """Row formulas over rows of few columns whose ids come in any order, without sorting them.
 
 A table has a place for every segment, to which rows are folded as they come: those of a segment in
-row order, as if they had been sorted. That is the work of one thread. What is dear to make of a row
-before it is folded is made by all of them, and lies beside the table: a million rows of one element
-in 100000 segments took 35 ms for a softmax when they were sorted.
+row order, as if they had been sorted. Threads share the segments: each looks at all ids and folds
+the rows of its own. Rows next to each other of different segments are folded side by side in the
+lanes. A million rows of one element in 100000 segments took 35 ms for a softmax when they were
+sorted.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...formulas.record import LIFTED as LIFTED_NAME
-from ...formulas.record import Pass, RowFormula, names_read
+from ...formulas.record import RowFormula, names_read
 from ..codegen.bind import per_element, per_row
 from ..codegen.block import again, is_below, least
 from ..codegen.elementary import primitives_for
-from ..codegen.few_columns import Rows, Table, extents_of
+from ..codegen.few_columns import Rows, Table, extents_of, make_are_apart
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
+from ..codegen.listing import make_list_clamped, make_list_eight
 from ..codegen.memory import set_word, word
 from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
-from ..codegen.vectors import counting, no_vectors, stack
+from ..codegen.vectors import counting, no_vectors, stack, state_emitters
 from ..segment_words import (
     ID_SIZE,
     ID_STRIDE,
     IDS,
-    LIFTED,
     NUM_COLUMNS,
     NUM_INPUTS,
     NUM_SEGMENTS,
+    PARTS,
     STATES,
-    is_dear,
-    reads_lifted,
     table_slots,
 )
 from ..words import LINE
@@ -41,6 +40,10 @@ from .segment_tile import operand_words
 
 # Rows whose segments are listed at a time, in the first cache.
 BLOCK = 256
+_LIST_EIGHT = make_list_eight(8), make_list_eight(4)
+_LIST_CLAMPED = make_list_clamped(8), make_list_clamped(4)
+# Bytes between the components of states in the lanes.
+VECTOR = 8 * LANES
 
 
 @inlined
@@ -54,12 +57,49 @@ def _id_at(ids, n):
 
 
 @inlined
-def _places_of(p, counts):
+def line_at(address):
+    """The first line from an address on."""
+    return (address + LINE - 1) // LINE * LINE
+
+
+@inlined
+def places_of(p, counts):
     """Where the rows of each segment are counted, if they are, and where the table begins."""
-    count = (word(p, STATES) + LINE - 1) // LINE * LINE
-    if counts:
-        return count, count + (8 * word(p, NUM_SEGMENTS) + LINE - 1) // LINE * LINE
-    return count, count
+    count = line_at(word(p, STATES))
+    return count, line_at(count + 8 * word(p, NUM_SEGMENTS)) if counts else count
+
+
+@inlined
+def _list_rows_sized(ids, size, span, low, segments, rows, listed, list_eight):
+    found, alone = 0, span[0]
+    if ids[1] == size:
+        alone = span[0] + (span[1] - span[0]) // LANES * LANES
+        for n in range(span[0], alone, LANES):
+            found = list_eight(ids[0] + n * size, n, low, segments, rows, listed, found)
+    for n in range(alone, span[1]):
+        s = id_from(ids[0] + n * ids[1], size)
+        set_word(rows, found, n)
+        set_word(listed, found, s)
+        found += is_below(s - low, segments)
+    return found
+
+
+@inner
+def _list_rows(ids, span, low, segments, rows, listed):
+    """The numbers of rows of some segments, and which those are; how many there are."""
+    found = 0
+    if ids[2] == 8:
+        found = _list_rows_sized(ids, 8, span, low, segments, rows, listed, _LIST_EIGHT[0])
+    else:
+        found = _list_rows_sized(ids, 4, span, low, segments, rows, listed, _LIST_EIGHT[1])
+    return found
+
+
+@inner
+def _repeat_last(listed, found, side):
+    """What is listed last once more for every lane that would be left over."""
+    for k in range(found, found + side - 1):
+        set_word(listed, k, word(listed, found - 1))
 
 
 class _Loops:
@@ -98,104 +138,120 @@ class _Loops:
         """The names of what is known before a pass."""
         return ("", *(n for step in self.formula.passes[:k] for n in step.names))
 
-    def make_fold(self, step: Pass, bound: BoundPass, before: int, counts_rows: bool):
-        """``fold_rows(p, const, memory, columns, states, count)``: a pass, row after row."""
-        fold, table, rows = bound.fold, self.table, self.rows
-        if fold is None and not counts_rows:
-            return None
-        row_bytes, segment_bytes, state_at = (
-            table.row_bytes,
-            table.segment_bytes,
-            before * table.row_bytes,
-        )
-        from_lifted = is_dear(step)
-        fetch, fetch_row = rows.fetch_one, rows.fetch_row_one
-        read_known = table.read_row(before, known=True)
-        size = fold.size if fold else 0
-        read, write = table.read_row(size), table.write_row()
-        lift: Any = fold.lift if fold else None
-        combine: Any = fold.combine if fold else None
-        lifted_bytes = size * row_bytes
 
-        @inlined
-        def lifted_of(const, memory, columns, states, made, n, s):
-            if from_lifted:
-                return read(made + n * lifted_bytes, row_bytes)
-            full, row = fetch(memory, columns, n), fetch_row(memory, columns, s)
-            known = read_known(states + s * segment_bytes, row_bytes)
-            return lift(counting(0, 0), const, full, row, known)
+def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: bool):
+    """``fold_rows(p, const, memory, columns, first, after, states, count)``: a pass, in row order.
 
-        @inlined
-        def walk(p, const, memory, columns, ids, size_of_id, states, count):
-            segments, total = word(p, NUM_SEGMENTS), word(p, NUM_INPUTS)
-            at_ids, stride = ids
-            made = word(p, LIFTED)
-            for n in range(total):
-                s = id_from(at_ids + n * stride, size_of_id)
-                if is_below(s, segments):
-                    if counts_rows:
-                        set_word(count, s, word(count, s) + 1)
-                    if size > 0:
-                        at = states + s * segment_bytes + state_at
-                        lifted = lifted_of(const, memory, columns, states, made, n, s)
-                        # To a place that is not known to be where the state was: of a state that
-                        # is kept or not LLVM makes a masked store, on some CPUs 20 times as slow.
-                        write(again(at), combine(read(at, row_bytes), lifted))
+    Of the rows of segments from ``first`` to ``after``.
+    """
+    fold, table, rows, side = bound.fold, loops.table, loops.rows, loops.side
+    fetch, fetch_rows, lists = rows.fetch, rows.fetch_rows, loops.lists
+    folds, size = fold is not None, fold.size if fold else 0
+    lift: Any = fold.lift if fold else None
+    combine: Any = fold.combine if fold else None
+    brief, holds = (fold.brief, fold.holds) if fold else (None, None)
+    read_known = table.read(0, before, known=True)
+    read, write = table.read(before, size), table.write(before, size)
+    write_changed = table.write_changed(before)
+    read_one, write_one = table.read_row(size), table.write_row()
+    put_beside = state_emitters(size)[1]
+    row_bytes, segment_bytes = table.row_bytes, table.segment_bytes
+    state_at, are_apart = before * table.row_bytes, make_are_apart(side)
+    scratch = stack(LANES * max(1, size))
 
-        @inner
-        def fold_rows(p, const, memory, columns, states, count):
-            # The size is known in either loop.
-            ids = (word(p, IDS), word(p, ID_STRIDE))
-            if word(p, ID_SIZE) == 8:
-                walk(p, const, memory, columns, ids, 8, states, count)
+    @inlined
+    def join(states, listed, lifted):
+        """To the states of different segments."""
+        state = read(states, listed)
+        if holds is None:
+            write(again(states), listed, combine(state, lifted))
+        else:
+            after = brief(state, lifted)
+            if holds(after):
+                write_changed(again(states), listed, state, after)
             else:
-                walk(p, const, memory, columns, ids, 4, states, count)
+                write(again(states), listed, combine(state, lifted))
 
-        return fold_rows
+    @inlined
+    def fold_group(const, memory, columns, states, numbers, listed, left, beside):
+        full, own = fetch(memory, columns, numbers), fetch_rows(memory, columns, listed)
+        lifted = lift(counting(0, 0), const, full, own, read_known(states, listed))
+        # A lane too many has the segment of the last.
+        if side == 1 or are_apart(listed):
+            join(states, listed, lifted)
+        else:
+            put_beside(beside, VECTOR, lifted)
+            for k in range(least(left, side)):
+                at = states + word(listed, k) * segment_bytes + state_at
+                # To a place that is not known to be where the state was: of a state that is kept
+                # or not LLVM makes a masked store, on some CPUs 20 times as slow.
+                more = read_one(beside + k * row_bytes, VECTOR)
+                write_one(again(at), combine(read_one(at, row_bytes), more))
+
+    @inner
+    def fold_rows(p, const, memory, columns, first, after, states, count):
+        numbers, listed, beside = lists(), lists(), scratch()
+        ids, total = _ids_of(p), word(p, NUM_INPUTS)
+        for start in range(0, total, BLOCK):
+            span = (start, least(start + BLOCK, total))
+            found = _list_rows(ids, span, first, after - first, numbers, listed)
+            if counts_rows:
+                for k in range(found):
+                    s = word(listed, k)
+                    set_word(count, s, word(count, s) + 1)
+            if folds and found > 0:
+                _repeat_last(numbers, found, side)
+                _repeat_last(listed, found, side)
+                for k in range(0, found, side):
+                    fold_group(
+                        const, memory, columns, states, numbers + 8 * k, listed + 8 * k,
+                        found - k, beside,
+                    )  # fmt: skip
+
+    return fold_rows
 
 
-def make_fold_kernel(loops: _Loops, k: int):
-    """``kernel(p, begin, end)``, for one unit: pass k, what it gives, and the finish if it is last.
+def _make_pass(loops: _Loops, k: int):
+    """``take(p, const, memory, columns, first, after, states, count)``: pass k of some segments.
 
-    All rows are walked by one thread: there is no order of additions but theirs.
+    Its fold, what it gives, and the finish if it is the last.
     """
     formula, element, operands = loops.formula, loops.element, loops.operands
     step, known, is_last = formula.passes[k], loops.known_before(k), k == len(formula.passes) - 1
     bound = BoundPass(formula, step, element, operands, known)
     table, rows, before = loops.table, loops.rows, len(known) - 1
     counts_rows = loops.counts and k == 0
-    fold_rows = loops.make_fold(step, bound, before, counts_rows)
-    folds, size = fold_rows is not None, bound.fold.size if bound.fold else 0
-    begin_state: Any = bound.begin if bound.fold else None
+    fold_rows, size = _make_fold_rows(loops, bound, before, counts_rows), 0
+    begin_state: Any = None
+    if bound.fold:
+        begin_state, size = bound.begin, bound.fold.size
     read_known = table.read(0, before, known=True)
     read_state, write_state = table.read(before, size), table.write(before, size)
     write_known, close = table.write(before, bound.gives), bound.close
-    fetch_rows, put, memory_of = rows.fetch_rows, rows.put, loops.memory_of
-    these, here, counts, side = loops.these, loops.here, loops.counts, loops.side
-    lists, constants = loops.lists, operands.constants
+    fetch_rows, put = rows.fetch_rows, rows.put
+    these, here, side, lists = loops.these, loops.here, loops.side, loops.lists
     finish: Any = None
     finishes = is_last and formula.finish is not None
     if finishes:
-        outputs = len(operands.outputs)
-        after = (*known, *step.names)
+        outputs, after = len(operands.outputs), (*known, *step.names)
         finish = per_row(formula.finish, primitives_for(element), operands.row, after, (), outputs)
 
     @inner
-    def begun(const, memory, columns, segments, states, count):
+    def begun(const, memory, columns, first, after, states, count):
         listed = lists()
-        for s in range(0, segments, side):
-            these(listed, s, segments)
+        for s in range(first, after, side):
+            these(listed, s, after)
             if size > 0:
                 write_state(states, listed, begin_state(const, fetch_rows(memory, columns, listed)))
             if counts_rows:
-                for r in range(s, least(s + side, segments)):
+                for r in range(s, least(s + side, after)):
                     set_word(count, r, 0)
 
     @inner
-    def closed(const, memory, columns, segments, states, count):
+    def closed(const, memory, columns, first, after, states, count):
         listed = lists()
-        for s in range(0, segments, side):
-            these(listed, s, segments)
+        for s in range(first, after, side):
+            these(listed, s, after)
             row, known = fetch_rows(memory, columns, listed), read_known(states, listed)
             state = read_state(states, listed) if size > 0 else no_vectors()
             now = here(const, count, listed)
@@ -205,32 +261,43 @@ def make_fold_kernel(loops: _Loops, k: int):
             else:
                 write_known(states, listed, found)
 
+    @inner
+    def take(p, const, memory, columns, first, after, states, count):
+        begun(const, memory, columns, first, after, states, count)
+        if size > 0 or counts_rows:
+            fold_rows(p, const, memory, columns, first, after, states, count)
+        closed(const, memory, columns, first, after, states, count)
+
+    return take
+
+
+def _chain(before, after):
+    """Take one pass and then the next."""
+
+    @inner
+    def both(p, const, memory, columns, first, end, states, count):
+        before(p, const, memory, columns, first, end, states, count)
+        after(p, const, memory, columns, first, end, states, count)
+
+    return both
+
+
+def make_fold_kernel(loops: _Loops):
+    """``kernel(p, begin, end)`` over parts of the segments: all passes, and the finish."""
+    take = _make_pass(loops, 0)
+    for k in range(1, len(loops.formula.passes)):
+        take = _chain(take, _make_pass(loops, k))
+    constants, memory_of, counts = loops.operands.constants, loops.memory_of, loops.counts
+
     def kernel(p, begin, end):
         const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
-        segments = word(p, NUM_SEGMENTS)
-        count, states = _places_of(p, counts)
-        begun(const, memory, columns, segments, states, count)
-        if folds:
-            fold_rows(p, const, memory, columns, states, count)
-        closed(const, memory, columns, segments, states, count)
+        segments, parts = word(p, NUM_SEGMENTS), word(p, PARTS)
+        count, states = places_of(p, counts)
+        for part in range(begin, end):
+            first, after = part * segments // parts, (part + 1) * segments // parts
+            take(p, const, memory, columns, first, after, states, count)
 
     return kernel
-
-
-def make_lift_kernel(loops: _Loops, k: int):
-    """``kernel(p, begin, end)`` over rows: what pass k folds, beside the table."""
-    formula, element, operands = loops.formula, loops.element, loops.operands
-    known = loops.known_before(k)
-    bound = BoundPass(formula, formula.passes[k], element, operands, known)
-    lift = bound.fold.lift
-    compute = _make_rows(loops, loops.table.read(0, len(known) - 1, known=True))
-    store = loops.rows.put_beside()
-
-    @inlined
-    def put(memory, columns, made, n, left, values):
-        store(made, n, left, values)
-
-    return compute(lift, put, clears=False)
 
 
 def make_apply_kernel(loops: _Loops):
@@ -239,52 +306,34 @@ def make_apply_kernel(loops: _Loops):
     That is in the table, if there is a pass that folds; zeros where a row belongs to no segment.
     """
     formula, element, operands = loops.formula, loops.element, loops.operands
-    known = loops.known_before(len(formula.passes))
-    primitives, outputs = primitives_for(element), len(operands.outputs)
-    full, apply_from = operands.full, formula.apply
-    if reads_lifted(formula):
-        full, apply_from = (*full, LIFTED_NAME), formula.from_lifted
-    apply = per_element(apply_from, primitives, full, operands.row, known, outputs)
-    put_next = loops.rows.put_next
-
-    @inlined
-    def put(memory, columns, made, n, left, values):
-        put_next(memory, columns, n, left, values)
-
-    read_known = None
-    if loops.counts or any(step.monoid for step in formula.passes):
-        read_known = loops.table.read(0, len(known) - 1, known=True)
-    return _make_rows(loops, read_known, reads_lifted(formula))(apply, put, clears=True)
-
-
-def _make_rows(loops: _Loops, read_known, with_lifted=False):
-    """``make(function, put, clears)`` of a kernel over rows, each taken by itself.
-
-    Without ``read_known`` what a formula asks for follows from operands of the segment alone.
-    What was made of a row to be folded may be read ``with_lifted``, behind its operands.
-    """
-    fetch_next, fetch_beside = loops.rows.fetch_next, loops.rows.fetch_beside()
-
-    @inlined
-    def fetch(memory, columns, made, n, left):
-        full = fetch_next(memory, columns, n, left)
-        return full + fetch_beside(made, n, left) if with_lifted else full
-
-    formula, element, operands = loops.formula, loops.element, loops.operands
-    fetch_rows = loops.rows.fetch_rows
+    known, primitives = loops.known_before(len(formula.passes)), primitives_for(element)
+    apply = per_element(
+        formula.apply, primitives, operands.full, operands.row, known, len(operands.outputs)
+    )
+    fetch_next, fetch_rows, put_next = (
+        loops.rows.fetch_next,
+        loops.rows.fetch_rows,
+        loops.rows.put_next,
+    )
     memory_of, clear_row, side = loops.memory_of, make_clear_row(element), loops.side
-    lists, counts, in_table = loops.lists, loops.counts, read_known is not None
-    constants = operands.constants
-    known_of = _known_by_table(read_known) if in_table else _known_by_itself
-    if not in_table:
+    lists, counts, constants = loops.lists, loops.counts, operands.constants
+    in_table = counts or any(step.monoid for step in formula.passes)
+    known_of = _known_by_itself
+    if in_table:
+        known_of = _known_by_table(loops.table.read(0, len(known) - 1, known=True))
+    else:
         for k, step in enumerate(formula.passes):
             bound = BoundPass(formula, step, element, operands, loops.known_before(k))
             known_of = _closed(known_of, bound.close)
 
     @inlined
-    def list_sized(ids, size, first, after, segments, listed):
-        inside = 0
-        for n in range(first, after):
+    def list_sized(ids, size, first, after, segments, listed, list_clamped):
+        inside, alone = 0, first
+        if ids[1] == size:
+            alone = first + (after - first) // LANES * LANES
+            for n in range(first, alone, LANES):
+                inside += list_clamped(ids[0] + n * size, segments, listed + 8 * (n - first))
+        for n in range(alone, after):
             s = id_from(ids[0] + n * ids[1], size)
             there = is_below(s, segments)
             set_word(listed, n - first, s if there else 0)
@@ -293,17 +342,13 @@ def _make_rows(loops: _Loops, read_known, with_lifted=False):
 
     @inner
     def list_segments(ids, first, after, segments, listed):
-        """The segments of rows, the first in the place of those outside; how many are inside.
-
-        The last one stands for those that the last lanes lack, as the last row does.
-        """
+        """The segments of rows, the first in the place of those outside; how many are inside."""
         inside = 0
         if ids[2] == 8:
-            inside = list_sized(ids, 8, first, after, segments, listed)
+            inside = list_sized(ids, 8, first, after, segments, listed, _LIST_CLAMPED[0])
         else:
-            inside = list_sized(ids, 4, first, after, segments, listed)
-        for k in range(after - first, after - first + side - 1):
-            set_word(listed, k, word(listed, after - first - 1))
+            inside = list_sized(ids, 4, first, after, segments, listed, _LIST_CLAMPED[1])
+        _repeat_last(listed, after - first, side)
         return inside
 
     @inner
@@ -312,32 +357,26 @@ def _make_rows(loops: _Loops, read_known, with_lifted=False):
             if not is_below(_id_at(ids, n), segments):
                 clear_row(p, n)
 
-    def make(function, put, clears):
-        def kernel(p, begin, end):
-            const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
-            segments, listed, ids = word(p, NUM_SEGMENTS), lists(), _ids_of(p)
-            states = _places_of(p, counts)[1] if in_table else 0
-            made = word(p, LIFTED)
-            if segments == 0:
-                if clears:
-                    clear_outside(p, begin, end, ids, segments)
-                return
-            for first in range(begin, end, BLOCK):
-                after = least(first + BLOCK, end)
-                inside = list_segments(ids, first, after, segments, listed)
-                for n in range(first, after, side):
-                    by, left = listed + 8 * (n - first), after - n
-                    full = fetch(memory, columns, made, n, left)
-                    own = fetch_rows(memory, columns, by)
-                    found = known_of(const, own, states, by)
-                    values = function(counting(0, 0), const, full, own, found)
-                    put(memory, columns, made, n, left, values)
-                if clears and inside < after - first:
-                    clear_outside(p, first, after, ids, segments)
+    def kernel(p, begin, end):
+        const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
+        segments, listed, ids = word(p, NUM_SEGMENTS), lists(), _ids_of(p)
+        states = places_of(p, counts)[1] if in_table else 0
+        if segments == 0:
+            clear_outside(p, begin, end, ids, segments)
+            return
+        for first in range(begin, end, BLOCK):
+            after = least(first + BLOCK, end)
+            inside = list_segments(ids, first, after, segments, listed)
+            for n in range(first, after, side):
+                by, left = listed + 8 * (n - first), after - n
+                full = fetch_next(memory, columns, n, left)
+                own = fetch_rows(memory, columns, by)
+                values = apply(counting(0, 0), const, full, own, known_of(const, own, states, by))
+                put_next(memory, columns, n, left, values)
+            if inside < after - first:
+                clear_outside(p, first, after, ids, segments)
 
-        return kernel
-
-    return make
+    return kernel
 
 
 @inlined
@@ -366,9 +405,6 @@ def _known_by_table(read):
 def make_kernel(
     formula: RowFormula, element: str, operands: Operands, pitch: int, dense: bool, what: str
 ):
-    """The kernel of a phase: ``"fold 0"``, ``"lift 1"`` or ``"apply"``."""
+    """The kernel of a phase: ``"fold"`` or ``"apply"``."""
     loops = _Loops(formula, element, operands, pitch, dense)
-    name, *k = what.split()
-    if name == "fold":
-        return make_fold_kernel(loops, int(k[0]))
-    return make_lift_kernel(loops, int(k[0])) if name == "lift" else make_apply_kernel(loops)
+    return make_fold_kernel(loops) if what == "fold" else make_apply_kernel(loops)

@@ -13,7 +13,7 @@ SHORTEST_SAMPLE = 1e-3
 # comes next for 1.5 ms (a sum of 512x1024 on two threads took 90 microseconds instead of 36). So
 # there is a pause before each sample, and a call that is not counted, which wakes one's threads and
 # finds the caches as the contender before has left them: a bf16 sum of 4096x4096, which just fits
-# the last one, took 1.06 ms after a copy and 0.4 after itself.
+# the last one, took 1.06 ms after a copy and 0.92 after itself.
 SETTLE = 3e-3
 # Calls that take longer than this show none of that, and are counted from the first.
 LONG_CALL = 20e-3

@@ -1,0 +1,116 @@
+"""Ids of rows, eight at a time: which rows belong to some segments, and to which."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from .functions import emitter
+from .lanes import I32, I64, LANES, constant, expected, splat
+from .memory import declared, is_x86
+from .registers import any_piece, registers
+
+_IDS, _MASK = ir.VectorType(I64, LANES), ir.VectorType(ir.IntType(1), LANES)
+_COMPRESS = "llvm.x86.avx512.mask.compress.v8i64"
+
+
+def _loaded(builder, address, size: int):
+    kind = ir.VectorType(ir.IntType(8 * size), LANES)
+    v = builder.load(builder.inttoptr(address, kind.as_pointer()))
+    v.align = size
+    return v if size == 8 else builder.sext(v, _IDS)
+
+
+def _stored(builder, address, v) -> None:
+    builder.store(v, builder.inttoptr(address, v.type.as_pointer())).align = 8
+
+
+def _how_many(builder, inside):
+    count = declared(builder, "llvm.ctpop.i64", I64, I64)
+    bits = builder.bitcast(inside, ir.IntType(LANES))
+    return builder.call(count, [builder.zext(bits, I64)])
+
+
+def _put_together(builder, inside, found, pairs):
+    """The lanes inside of each vector one after the other, behind what was found before."""
+    if registers().masks and is_x86():
+        compress = declared(builder, _COMPRESS, _IDS, _IDS, _IDS, _MASK)
+        for v, room in pairs:
+            packed = builder.call(compress, [v, ir.Constant(_IDS, None), inside])
+            _stored(builder, builder.add(room, builder.mul(found, I64(8))), packed)
+        return builder.add(found, _how_many(builder, inside))
+    for lane in range(LANES):
+        # Where the next goes, unless this is not to be listed: a branch would be guessed wrong.
+        for v, room in pairs:
+            at = builder.add(room, builder.mul(found, I64(8)))
+            _stored(builder, at, builder.extract_element(v, I32(lane)))
+        here = builder.extract_element(inside, I32(lane))
+        found = builder.add(found, builder.zext(here, I64))
+    return found
+
+
+def make_list_eight(size: int):
+    """``list_eight(address, n, low, segments, rows, listed, found)``: how many are listed then.
+
+    Of eight packed ids of ``size`` bytes, from row n on, those of segments from ``low`` on.
+    """
+
+    @emitter
+    def list_eight(builder, address, n, low, segments, rows, listed, found):
+        ids = _loaded(builder, address, size)
+        away = builder.sub(ids, splat(builder, low))
+        inside = builder.icmp_unsigned("<", away, splat(builder, segments))
+        numbers = builder.add(splat(builder, n), constant(range(LANES), I64))
+        return _put_together(builder, inside, found, [(ids, listed), (numbers, rows)])
+
+    return list_eight
+
+
+def make_list_clamped(size: int):
+    """``list_clamped(address, segments, listed)``: how many of eight ids are inside.
+
+    The first segment is listed in the place of others.
+    """
+
+    @emitter
+    def list_clamped(builder, address, segments, listed):
+        ids = _loaded(builder, address, size)
+        inside = builder.icmp_unsigned("<", ids, splat(builder, segments))
+        _stored(builder, listed, builder.select(inside, ids, ir.Constant(_IDS, None)))
+        return _how_many(builder, inside)
+
+    return list_clamped
+
+
+def make_are_inside(size: int):
+    """``are_inside(address, segments)``: whether eight packed ids name segments, as is expected."""
+
+    @emitter
+    def are_inside(builder, address, segments):
+        ids = _loaded(builder, address, size)
+        outside = builder.icmp_unsigned(">=", ids, splat(builder, segments))
+        return expected(builder, builder.not_(any_piece(builder, [outside])))
+
+    return are_inside
+
+
+def make_list_changes(size: int):
+    """``list_changes(address, n, rows, found)``: how many rows are listed then.
+
+    Of eight from row n on, those that have not the id of the row before.
+    """
+
+    @emitter
+    def list_changes(builder, address, n, rows, found):
+        ids = _loaded(builder, address, size)
+        before = _loaded(builder, builder.sub(address, I64(size)), size)
+        changed = builder.icmp_signed("!=", ids, before)
+        numbers = builder.add(splat(builder, n), constant(range(LANES), I64))
+        return _put_together(builder, changed, found, [(numbers, rows)])
+
+    return list_changes
+
+
+@emitter
+def set_eight(builder, address, value):
+    """One integer in eight words."""
+    _stored(builder, address, splat(builder, value))
