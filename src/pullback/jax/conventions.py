@@ -172,13 +172,24 @@ def theirs(kind: str) -> Callable[..., Any] | None:
     return function
 
 
+def names_of(op: Op) -> dict[str, str]:
+    """Arguments of an op that JAX's own function calls otherwise; the first one is ``a`` in
+    jax.numpy and ``operand`` in jax.lax."""
+    own = theirs(op.kind)
+    if own is None:
+        return NAMES
+    first = next(iter(inspect.signature(own).parameters))
+    return {**NAMES, op.inputs[0]: first}
+
+
 def row_in_jax(pair: Pair) -> Op:
     """The forward row of a pair with all parameters, as JAX calls them and with its defaults.
 
     What JAX's function takes by position is taken so, in its order; arguments of its own are there.
     """
     op = pair.forward
-    reads = tuple(replace(o, name=NAMES.get(o.name, o.name)) for o in op.reads)
+    named = names_of(op)
+    reads = tuple(replace(o, name=named.get(o.name, o.name)) for o in op.reads)
     return replace(op, reads=reads, parameters=tuple(_parameters(pair)))
 
 
@@ -227,7 +238,8 @@ def only_theirs(pair: Pair) -> list[Parameter]:
     own = theirs(pair.forward.kind)
     if own is None:
         return []
-    served = {NAMES.get(n, n) for n in (*pair.forward.inputs, *(p.name for p in pair.parameters))}
+    named = names_of(pair.forward)
+    served = {named.get(n, n) for n in (*pair.forward.inputs, *(p.name for p in pair.parameters))}
     served |= {p.name for p in (_DDOF, _UNIQUE, _BUCKET_SIZE, _MODE, _INITIAL)}
     _, *rest = inspect.signature(own).parameters.values()
     return [

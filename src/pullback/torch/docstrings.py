@@ -89,7 +89,7 @@ def docstring(of: Kind, arguments: Sequence[Argument]) -> str:
     gradient = f"Gradient: {backward.formula}." if backward else "The results are constants."
     lines += ["", "Notes", "-----", gradient]
     if forward.edges:
-        lines.append(f"Edges: {forward.edges}.")
+        lines.append(f"Edge cases: {forward.edges}.")
     example = _example(of)
     if example:
         lines += ["", "Examples", "--------", *example]

@@ -46,7 +46,7 @@ _DTYPE = Argument("dtype", "torch.dtype | None", "Type the input is cast to firs
 _OUT = Argument(
     "out",
     "Tensor | tuple[Tensor, ...] | None",
-    "Where to write, without a gradient; resized if it has another shape, as torch does it.",
+    "Buffer for the result, without a gradient; resized if its shape differs, as torch does.",
     None,
 )
 # What NumPy calls some arguments, which torch takes too.
