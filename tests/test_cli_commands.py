@@ -130,6 +130,8 @@ def test_the_real_entry_point() -> None:
         (["check", "--html", "/no/folder/x.html"], "/no/folder"),
         (["warmup", "--layouts", "round"], "round"),
         (["explain", "segment_sum", "--shape", "8"], "rows, embedding"),
+        (["bench", "sum", "--minutes", "nan"], "--minutes: expected a finite number"),
+        (["check", "sum", "--json", "a.json", "--html", "./a.json"], "named for two outputs"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], words: str) -> None:
