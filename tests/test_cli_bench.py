@@ -218,7 +218,7 @@ def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("--scaling", "--shapes", "4x4"), "--shapes"),
         (("--scaling", "--frontends"), "--frontends"),
         (("--scaling", "--compare", __file__), "--compare"),
-        (("--scaling", "--dtypes", "f32,f64"), "one of the dtypes"),
+        (("--scaling", "--dtypes", "f32,f64"), "takes one dtype at a time"),
         (("--frontends", "--axes", "0"), "--axes"),
         (("--frontends", "--html", "page.html"), "--html"),
         (("--peers", "none,numpy"), "none"),

@@ -36,7 +36,7 @@ Examples:
   pullback bench                                  all ops, f32; some minutes
   pullback bench softmax cumsum --dtypes f32,bf16 --shapes 4096x4096 --axes -1
   pullback bench --grid --json now.json           all sizes; half an hour
-  pullback bench --full --json now.json           hours; Ctrl-C, continue later
+  pullback bench --full --json now.json           hours; can be resumed
   pullback bench --from now.json --html now.html --plot now.png
   pullback bench --compare before.json
   pullback bench cumprod --exclusive --resets --peers jax,torch
