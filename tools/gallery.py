@@ -147,8 +147,9 @@ def index(held: dict[str, Any]) -> str:
     listed = "\n".join(field for field in FIELDS if field in held)
     return (
         "# Gallery\n\nOne worked example per field. Each one learns something and is compared with "
-        "the usual way of doing it,\nboth in its results and in time. The scripts are in `examples/` "
-        "and run in the tests; `tools/gallery.py` made\nthese pages and the measurements on them.\n\n"
+        "the usual way of doing it,\nboth in its results and in time. The scripts are in "
+        "`examples/` and run in the tests; `tools/gallery.py` made\nthese pages and the "
+        "measurements on them.\n\n"
         "| example | measured |\n|---|---|\n"
         + "\n".join(rows)
         + f"\n\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
