@@ -20,6 +20,7 @@ import speed_short
 from pullback.core.catalog import OPS
 from pullback.core.elements import FLOATS
 from pullback.tools.bench.summary import Figures, figures, geometric_mean, key_of, summarise
+from pullback.tools.cli import tables
 
 BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"
 PEERS = {
@@ -121,12 +122,11 @@ def by_shape(cells: Sequence[Cell], lost: Iterable[str]) -> str:
 
 def speed(report: Mapping[str, Any]) -> str:
     """The whole section."""
-    cells, machine = report["cells"], report["machine"]
+    cells, libraries = report["cells"], report["machine"]["libraries"]
     summary = summarise(cells)
     peers = [p for p in PEERS if p in report["settings"]["peers"]]
-    libraries = {"compile": "torch"}
-    shown = dict.fromkeys(libraries.get(p, p) for p in peers)
-    versions = ", ".join(f"{n} {machine['libraries'][n]}" for n in shown)
+    shown = dict.fromkeys({"compile": "torch"}.get(p, p) for p in peers)
+    versions = ", ".join(f"{n} {libraries[n]}" for n in shown)
     lost, tried = summary["lost"], summary["cases"] - len(summary["skipped"])
     arrays = [c for c in cells if c["family"] != "segment"]
     backward = [c for c in arrays if c["op"].endswith("_backward")]
@@ -134,9 +134,9 @@ def speed(report: Mapping[str, Any]) -> str:
     usual = SHAPE.replace("x", "×")
     segments = by_segment_op(cells, peers)
     parts = [
-        f"Measured on {machine['cpu']}, {machine['cores']} cores, {report['settings']['threads']} "
-        f"threads; {versions}. Every case is checked before it is timed, taking turns with a copy "
-        "of the same number of bytes and with the peers. Results go into the caller's buffer. × is "
+        f"Measured on {tables.machine_line(report).partition(';')[0]}; {versions}. Every case is "
+        "checked before it is timed, taking turns with a copy of the same number of bytes and with "
+        "the peers. Results go into the caller's buffer. × is "
         "the peer's time over pullback's: above 1, pullback is faster. Backward passes, "
         f"{usual}, last axis:",
         by_op(backward, peers),

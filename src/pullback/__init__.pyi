@@ -208,7 +208,7 @@ class ScanKind(str, Enum):
     LOGCUMSUMEXP = "logcumsumexp"
 
 class SegmentKind(str, Enum):
-    """Ops on rows that ids cut into segments."""
+    """Ops on rows grouped into segments by ids."""
 
     SEGMENT_SUM = "segment_sum"
     SEGMENT_MEAN = "segment_mean"
@@ -468,7 +468,7 @@ class UnsortedSegmentSumBackwardDescriptor(Descriptor):
 
 @dataclass(frozen=True, init=False, eq=False)
 class SegmentDescriptor(Descriptor):
-    """A segment op, on rows that ids or offsets cut."""
+    """A segment op on rows grouped by ids or offsets."""
 
     kind: SegmentKind
     num_inputs: int
@@ -496,7 +496,7 @@ class SegmentDescriptor(Descriptor):
 
 @dataclass(frozen=True, init=False, eq=False)
 class SegmentBackwardDescriptor(Descriptor):
-    """The backward of a segment op, on rows that ids or offsets cut."""
+    """The backward of a segment op on rows grouped by ids or offsets."""
 
     kind: SegmentKind
     num_inputs: int
@@ -708,7 +708,7 @@ class UnsortedSegmentSumBackwardPlan(Plan):
     ) -> None: ...
 
 class SegmentPlan(Plan):
-    """A segment op, on rows that ids or offsets cut."""
+    """A segment op on rows grouped by ids or offsets."""
     def can_implement(  # type: ignore[override]
         self,
         *,
@@ -731,7 +731,7 @@ class SegmentPlan(Plan):
     ) -> None: ...
 
 class SegmentBackwardPlan(Plan):
-    """The backward of a segment op, on rows that ids or offsets cut."""
+    """The backward of a segment op on rows grouped by ids or offsets."""
     def can_implement(  # type: ignore[override]
         self,
         *,
