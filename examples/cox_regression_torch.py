@@ -1,10 +1,12 @@
 """Cox regression: the partial likelihood is a reversed logcumsumexp over the sorted times.
 
-With patients sorted by time, those at risk at the i-th event are everyone from i to the end. Their
-log-sum-exp for all i at once is one scan; forward and backward take time linear in the patients.
+With patients sorted by time, those at risk at the i-th event are all patients from i to the end.
+One scan computes the log-sum-exp for all i at once; forward and backward take time linear in the
+number of patients.
 
-Hospitals differ in how long patients are seen, so each is a stratum: a patient is compared with
-those at risk in the same hospital. Sorted by hospital and time, that is the same scan in runs.
+Hospitals differ in how long they observe patients, so each hospital is a stratum: a patient is
+compared only with those at risk in the same hospital. Sorted by hospital and time, that is the same
+scan, split into runs.
 """
 
 from __future__ import annotations

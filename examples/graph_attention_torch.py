@@ -1,8 +1,9 @@
-"""A graph attention layer: every node weighs what its neighbours send by a softmax over its edges.
+"""A graph attention layer: each node weighs its neighbours' messages by a softmax over its edges.
 
-The scores of the edges that end in a node are a segment of any length. ``segment_softmax`` is that
-softmax in one call, whatever the order of the edges; in torch alone it is a maximum, a gather, a
-sum and another gather, and autograd keeps what each of them made.
+The scores of the edges that end in a node form a segment, which may have any length.
+``segment_softmax`` computes the softmax of every segment in one call, whatever the order of the
+edges. In plain torch it takes a maximum, a gather, a sum and another gather, and autograd keeps the
+result of each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""ListMLE: learning to rank whole lists, by the likelihood of the right order (Plackett-Luce).
+"""ListMLE: learning to rank whole lists by the likelihood of the right order (Plackett-Luce).
 
-With the documents of a query in their true order, the model picks each from those that remain: the
-log-sum-exp of the scores from that place to the end, a reversed logcumsumexp along every row.
+With the documents of a query in their true order, the model picks each one from those that remain.
+This takes the log-sum-exp of the scores from each position to the end: a reversed logcumsumexp
+along every row.
 """
 
 from __future__ import annotations

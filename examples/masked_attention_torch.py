@@ -1,8 +1,8 @@
 """Attention over sequences of different lengths, padded to one shape, some of them empty.
 
-``where=`` says which positions there are. What lies in the padding is never read, so it may be
-anything, and a row without any position gets zeros and gradient zero. With the usual fill of -inf
-such a row is NaN, and one NaN in a batch is a NaN in every weight after the next step.
+``where=`` says which positions exist. The padding is never read, so it may contain anything, and a
+row without any position gives zeros with gradient zero. With the usual fill value of -inf such a
+row becomes NaN, and a single NaN in a batch makes every weight NaN after the next step.
 """
 
 from __future__ import annotations

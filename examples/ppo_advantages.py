@@ -1,10 +1,11 @@
-"""PPO on a toy: advantages for all environments and steps in one call, beside the usual loops.
+"""PPO on a toy problem: advantages for all environments and steps in one call.
 
-A point on a line is pushed left or right and should stay in the middle. An episode is terminated
-where the point leaves the line, and truncated after fifty steps: then the state it stopped in still
-has a value. Rollouts lie as (steps, environments), the way the common libraries store them.
-Advantages are computed anew in every pass over a rollout, by the critic as it has become: stale
-ones cost reward.
+A point on a line is pushed left or right and should stay in the middle. An episode terminates when
+the point leaves the line, and is truncated after fifty steps; in that case the state it stopped in
+still has a value. Rollouts have the shape (steps, environments), as in the common libraries. The
+advantages are recomputed with the current critic in every pass over a rollout, because stale ones
+cost reward. The usual ways to compute them are timed alongside: Python loops, and NumPy step by
+step.
 
     python examples/ppo_advantages.py
 """

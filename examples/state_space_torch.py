@@ -1,8 +1,9 @@
-"""A diagonal state-space layer: every channel is h[t] = a[t]·h[t−1] + b[t], with gates made from x.
+"""A diagonal state-space layer: each channel is h[t] = a[t]·h[t−1] + b[t], with gates made from x.
 
-The task is to recall: most of the sequence is noise, and at each step the net must name the last
-value that came with a mark. A gate has to learn to hold (a near 1) and to replace (a near 0). A
-loop over the steps costs torch some kernels for each, forward and backward; here it is one call.
+The task is recall: most of the sequence is noise, and at each step the network must output the last
+value that came with a mark. The gates have to learn when to hold (a near 1) and when to replace (a
+near 0). Written as a loop in torch, every step costs several kernels, forward and backward; here
+the whole recurrence is one call.
 """
 
 from __future__ import annotations

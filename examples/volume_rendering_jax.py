@@ -1,8 +1,8 @@
-"""Volume rendering in JAX: densities along rays fitted to the colours the rays should show.
+"""Volume rendering in JAX: fitting densities along rays to the colours the rays should show.
 
-A sample of opacity a hides what lies behind it, so the light that reaches sample k has come through
-the product of 1 − a over the samples before it: an exclusive cumprod. A wall has opacity 1 and
-everything behind it a product of exactly 0, which the gradient must survive.
+A sample with opacity a hides what lies behind it, so the light that reaches sample k is the product
+of 1 − a over the samples before it: an exclusive cumprod. A wall has opacity 1, which makes the
+product exactly 0 for everything behind it, and the gradient has to stay correct there.
 
     python examples/volume_rendering_jax.py
 """

@@ -83,7 +83,7 @@ def test_how_rows_are_cut() -> None:
     assert [c["shape"] for c in json.loads(invoke(*wanted).stdout)["cells"]] == 2 * cut[1:]
     refused = invoke("segment_max", "--segments", 7)
     assert refused.exit_code == 2
-    assert "--segments: say --shapes too" in refused.output
+    assert "--segments: needs --shapes too" in refused.output
     assert invoke("cumsum", "--scaling", "--order", "random").exit_code == 2
 
 
@@ -101,7 +101,7 @@ def test_a_form_of_an_op(tmp_path: Path) -> None:
     assert "no op that is asked for has --exclusive, --ties" in refused.output
     refused = invoke("cumsum", "--scaling", "--exclusive")
     assert refused.exit_code == 2
-    assert "--scaling does not go with a choice of an op's form" in refused.output
+    assert "--scaling cannot be combined with a choice of an op's form" in refused.output
 
 
 def test_eighty_columns_are_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("--scaling", "--shapes", "4x4"), "--shapes"),
         (("--scaling", "--frontends"), "--frontends"),
         (("--scaling", "--compare", __file__), "--compare"),
-        (("--scaling", "--dtypes", "f32,f64"), "one of the dtypes"),
+        (("--scaling", "--dtypes", "f32,f64"), "takes one dtype at a time"),
         (("--frontends", "--axes", "0"), "--axes"),
         (("--frontends", "--html", "page.html"), "--html"),
         (("--peers", "none,numpy"), "none"),
@@ -358,7 +358,7 @@ def test_pages_from_a_saved_report(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "mean_backward" in page.read_text()
     refused = invoke("--from", report, "--threads", 2)
     assert refused.exit_code == 2
-    assert "--from does not go with --threads" in refused.output
+    assert "--from cannot be combined with --threads" in refused.output
 
 
 def test_a_busy_machine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,8 @@ def test_the_real_entry_point() -> None:
         (["check", "--html", "/no/folder/x.html"], "/no/folder"),
         (["warmup", "--layouts", "round"], "round"),
         (["explain", "segment_sum", "--shape", "8"], "rows, embedding"),
+        (["bench", "sum", "--minutes", "nan"], "--minutes: expected a finite number"),
+        (["check", "sum", "--json", "a.json", "--html", "./a.json"], "named for two outputs"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], words: str) -> None:
@@ -207,7 +209,7 @@ def test_derivations_have_three_lines() -> None:
 
 def test_explain_says_it_all() -> None:
     said = invoke("explain", "cumprod_backward", "--shape", "64x1000", "--dtype", "bf16")
-    for part in ("R[j] = dy[j] + x[j+1]·R[j+1]", "saves", "exact at any number of zeros",
+    for part in ("R[j] = dy[j] + x[j+1]·R[j+1]", "saves", "exact with any number of zeros",
                  "computed in f64", "64x1000 bf16", "384 kB: dy, x read, dx written",
                  "print(repr(pb.cumprod_backward("):  # fmt: skip
         assert part in said

@@ -32,14 +32,23 @@ def is_given_up(parameter):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_arguments_are_jaxs(kind):
-    """Names, order and defaults, after the input; what is ours comes by keyword."""
+    """Names, order and defaults, the input's included; what is ours comes by keyword."""
     ours = list(inspect.signature(getattr(pj, kind)).parameters.values())
     own = [p for p in inspect.signature(theirs(kind)).parameters.values() if not is_given_up(p)]
-    positional = [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-    assert [p.name for p in ours if p.kind is p.POSITIONAL_OR_KEYWORD][1:] == positional
+    positional = [p.name for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert [p.name for p in ours if p.kind is p.POSITIONAL_OR_KEYWORD] == positional
     named = {p.name: p for p in ours}
     for p in own[1:]:
         assert p.default in (named[p.name].default, p.empty), p
+
+
+def test_the_input_by_the_name_jax_has_for_it():
+    assert np.array_equal(pj.max(a=X, axis=1, initial=4.0), jnp.max(a=X, axis=1, initial=4.0))
+    assert np.array_equal(pj.cummax(operand=X, axis=1), jax.lax.cummax(operand=X, axis=1))
+    with pytest.raises(TypeError, match="'x'"):
+        pj.max(x=X)
+    with pytest.raises(pb.InvalidProblemError, match="data: expected at least one dimension"):
+        pj.segment_sum(X[0, 0], jnp.array(0), 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -309,7 +309,7 @@ def test_bench_prints_a_line_for_each(told):
         "1 of 2 failed and have no time",
     ]
     assert "unknown peer 'jax'" in invoke("bench", "sum", "--peers", "jax").output
-    assert "does not go with --threads" in invoke("bench", "sum", "--threads", "2").output
+    assert "cannot be combined with --threads" in invoke("bench", "sum", "--threads", "2").output
 
 
 def test_jobs_are_the_cases_of_the_grid():

@@ -131,7 +131,7 @@ def page(field: str) -> str:
     told = re.sub(r"\n\n    python \S+$", "", told)
     return (
         f"# {title}\n\n{told}\n\n![{title}](../_static/gallery/{field}.png)\n\n"
-        f"Measured when this page was made: {gain(held['timings'])}. ({held['machine']}; "
+        f"Measured when this page was built: {gain(held['timings'])}. ({held['machine']}; "
         f"{held['when']}.)\n\n```text\n{held['printed'].rstrip()}\n```\n\n"
         f"`examples/{example}.py`:\n\n```{{literalinclude}} ../../examples/{example}.py\n"
         f":language: python\n:start-at: from __future__\n```\n"
@@ -146,10 +146,11 @@ def index(held: dict[str, Any]) -> str:
     ]
     listed = "\n".join(field for field in FIELDS if field in held)
     return (
-        "# Gallery\n\nOne example for each field: it learns something, and is compared with the "
-        "usual way of doing it,\nin what it gives and in time. The scripts are in `examples/` and "
-        "run in the tests; `tools/gallery.py` made\nthese pages and measured what they say.\n\n"
-        "| example | gain |\n|---|---|\n"
+        "# Gallery\n\nOne worked example per field. Each one learns something and is compared with "
+        "the usual way of doing it,\nboth in its results and in time. The scripts are in "
+        "`examples/` and run in the tests; `tools/gallery.py` made\nthese pages and the "
+        "measurements on them.\n\n"
+        "| example | measured |\n|---|---|\n"
         + "\n".join(rows)
         + f"\n\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
     )

@@ -1,8 +1,9 @@
 """Write the tables of docs/speed.md from reports of ``pullback bench``, and their short form.
 
 They go between ``<!-- speed:begin -->`` and ``<!-- speed:end -->``. The machine is named by its CPU
-model and its number of cores. The first report is of ``pullback bench --full --json FILE``; a
-second one, of ``pullback bench --frontends --json FILE``, adds the table of the frameworks.
+model and its number of cores. The first report is of ``pullback bench --grid --json FILE``, or of
+``--full``; a second one, of ``pullback bench --frontends --json FILE``, adds the table of the
+frameworks.
 
 Usage: python tools/speed_table.py REPORT.json [FRONTENDS.json] [PAGE.md]
 """
@@ -16,7 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import speed_short
+from pullback.core.catalog import OPS
+from pullback.core.elements import FLOATS
 from pullback.tools.bench.summary import Figures, figures, geometric_mean, key_of, summarise
+from pullback.tools.cli import tables
 
 BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"
 PEERS = {
@@ -35,7 +39,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.0f} %"
+    return "" if value is None else f"{100 * value:.0f}\u00a0%"  # not to be broken
 
 
 def times(value: float | None) -> str:
@@ -44,50 +48,73 @@ def times(value: float | None) -> str:
     return f"{value:.0f}×" if value >= 10 else f"{value:.2g}×"
 
 
-def by_op(cells: Sequence[Cell], peers: Sequence[str]) -> str:
+def in_order(cells: Iterable[Cell]) -> list[Cell]:
+    """By the catalog, and of an op the largest first: the grid is measured by size."""
+    places = {name: k for k, name in enumerate(OPS)}
+    return sorted(cells, key=lambda c: (places.get(c["op"], len(places)), -c["bytes"]))
+
+
+def by_op(cells: Sequence[Cell], peers: Sequence[str], title: str = "op, f32") -> str:
     """One line per op: f32 on the usual matrix, last axis beside first axis."""
     found: dict[str, dict[str, Figures]] = {}
-    for cell in cells:
+    for cell in in_order(cells):
         numbers = figures(cell)
-        usual = cell["shape"] == SHAPE or cell["family"] == "segment"
-        if numbers is None or cell["dtype"] != "f32" or not usual:
+        if numbers is None or cell["dtype"] != "f32" or cell["shape"] != SHAPE:
             continue
-        name = cell["op"]
-        if cell["family"] == "segment":
-            name += f" {cell['shape']}"
-        found.setdefault(name, {})[cell["axis"]] = numbers
+        found.setdefault(cell["op"], {})[cell["axis"]] = numbers
 
     def row(name: str, axes: Mapping[str, Figures]) -> list[str]:
         last = axes.get("-1") or axes.get("-")
         first = axes.get("0")
         if last is None:
             return []
-        ratios = [times(last.ratios.get(p)) for p in peers]
         other = [percent(first.of_copy), times(first.against_fastest)] if first else ["", ""]
-        return [f"`{name}`", f"{last.ms:.3g}", percent(last.of_copy), *ratios, *other]
+        return [*_times(name, last, peers), *other]
 
-    header = ["op, f32", "ms", "of copy", *(f"× {PEERS[p]}" for p in peers)]
+    header = [title, "ms", "of copy", *(f"× {PEERS[p]}" for p in peers)]
     header += ["first axis: of copy", "× fastest"]
     return table(header, filter(None, (row(n, a) for n, a in found.items())))
 
 
-def by_shape(cells: Sequence[Cell]) -> str:
+def by_segment_op(cells: Sequence[Cell], peers: Sequence[str]) -> str:
+    """One line per segment op and order of ids: f32, on the largest table of rows that it has."""
+    found: dict[tuple[str, str], tuple[str, Figures]] = {}
+    for cell in in_order(cells):
+        numbers = figures(cell)
+        if numbers is None or cell["dtype"] != "f32" or cell["family"] != "segment":
+            continue
+        order = cell["shape"].partition(" ")[2]
+        found.setdefault((cell["op"], order), (cell["shape"], numbers))
+    header = ["segment op, f32", "ms", "of copy", *(f"× {PEERS[p]}" for p in peers)]
+    rows = [_times(f"{op} {shape}", f, peers) for (op, _), (shape, f) in found.items()]
+    return table(header, rows)
+
+
+def _times(name: str, found: Figures, peers: Sequence[str]) -> list[str]:
+    ratios = [times(found.ratios.get(p)) for p in peers]
+    return [f"`{name}`", f"{found.ms:.3g}", percent(found.of_copy), *ratios]
+
+
+def by_shape(cells: Sequence[Cell], lost: Iterable[str]) -> str:
     """Geometric means over the ops by shape and dtype: share of a copy, ratio to the fastest."""
-    dtypes = list(dict.fromkeys(c["dtype"] for c in cells))
+    dtypes = [d for d in FLOATS if any(c["dtype"] == d for c in cells)]
+    behind = set(lost)
     places = list(dict.fromkeys((c["shape"], c["axis"]) for c in cells if c["axis"] != "-"))
 
     def row(shape: str, axis: str) -> list[str]:
         made = [f"{shape}, axis {axis}"]
         for dtype in dtypes:
             here = [
-                f
+                (" ".join(key_of(c)), f)
                 for c in cells
                 if (c["shape"], c["axis"], c["dtype"]) == (shape, axis, dtype)
                 and (f := figures(c)) is not None
             ]
-            share = geometric_mean(f.of_copy for f in here)
-            ratio = geometric_mean(f.against_fastest for f in here)
-            made.append(", ".join(filter(None, (percent(share), times(ratio)))))
+            share = geometric_mean(f.of_copy for _, f in here)
+            ratio = geometric_mean(f.against_fastest for _, f in here)
+            count = sum(name in behind for name, _ in here)
+            slower = f"{count} of {len(here)} slower" if count else ""
+            made.append(", ".join(filter(None, (percent(share), times(ratio), slower))))
         return made
 
     return table(["shape", *dtypes], (row(*place) for place in places))
@@ -95,25 +122,31 @@ def by_shape(cells: Sequence[Cell]) -> str:
 
 def speed(report: Mapping[str, Any]) -> str:
     """The whole section."""
-    cells, machine = report["cells"], report["machine"]
+    cells, libraries = report["cells"], report["machine"]["libraries"]
     summary = summarise(cells)
     peers = [p for p in PEERS if p in report["settings"]["peers"]]
-    libraries = {"compile": "torch"}
-    shown = dict.fromkeys(libraries.get(p, p) for p in peers)
-    versions = ", ".join(f"{n} {machine['libraries'][n]}" for n in shown)
+    shown = dict.fromkeys({"compile": "torch"}.get(p, p) for p in peers)
+    versions = ", ".join(f"{n} {libraries[n]}" for n in shown)
     lost, tried = summary["lost"], summary["cases"] - len(summary["skipped"])
-    backward = [c for c in cells if c["op"].endswith("_backward") or c["family"] == "segment"]
-    forward = [c for c in cells if c not in backward]
+    arrays = [c for c in cells if c["family"] != "segment"]
+    backward = [c for c in arrays if c["op"].endswith("_backward")]
+    forward = [c for c in arrays if not c["op"].endswith("_backward")]
+    usual = SHAPE.replace("x", "×")
+    segments = by_segment_op(cells, peers)
     parts = [
-        f"Measured on {machine['cpu']}, {machine['cores']} cores, {report['settings']['threads']} "
-        f"threads; {versions}. Every case is checked before it is timed, in turns with a copy of "
-        "the same number of bytes and with the peers. Into the caller's buffer; × is the peer's "
-        f"time over pullback's. Backward, {SHAPE.replace('x', '×')}, last axis:",
+        f"Measured on {tables.machine_line(report).partition(';')[0]}; {versions}. Every case is "
+        "checked before it is timed, taking turns with a copy of the same number of bytes and with "
+        "the peers. Results go into the caller's buffer. × is "
+        "the peer's time over pullback's: above 1, pullback is faster. Backward passes, "
+        f"{usual}, last axis:",
         by_op(backward, peers),
-        "Geometric means over the ops, as a share of the copy and against the fastest of the "
-        "peers, by shape and element type:",
-        by_shape(backward),
-        *(["The same of forward ops:", by_shape(forward)] if forward else []),
+        *_titled(f"Forward passes, {usual}, last axis:", by_op(forward, peers, "forward op, f32")),
+        *_titled("Segment ops, forward and backward, rows x columns -> segments:", segments),
+        "Geometric means over the ops by shape and element type: share of the copy's bandwidth, "
+        "speed against the fastest peer, and in how many cases a peer is faster by more than the "
+        "noise. Backward passes:",
+        by_shape(backward, lost),
+        *_titled("Forward passes:", by_shape(forward, lost)),
         *_sizes(summary["by_size"]),
         f"Over all {tried} cases: {percent(summary['of_copy'])} of copy bandwidth, "
         f"{times(summary['against_fastest'])} the speed of the fastest peer "
@@ -151,18 +184,30 @@ def frontends(report: Mapping[str, Any]) -> str:
     )
 
 
+def _titled(title: str, made: str) -> list[str]:
+    """A table with a line before it; nothing if it has no rows."""
+    return [title, made] if made.count("\n") > 1 else []
+
+
 def _sizes(means: Mapping[str, float]) -> list[str]:
-    said = [f"{times(ratio)} {where}" for where, ratio in means.items()]
-    where = "the last-level cache"
-    return [f"Against the fastest peer by size, of {where}: {', '.join(said)}."] if said else []
+    where = {"within caches": "within the last-level cache", "beyond": "beyond it"}
+    said = [f"{times(ratio)} {where.get(name, name)}" for name, ratio in means.items()]
+    return [f"Speed against the fastest peer, by size: {', '.join(said)}."] if said else []
 
 
 def _losses(cells: Sequence[Cell], lost: Sequence[str]) -> str:
     if not lost:
         return "No case is slower than its fastest peer."
-    ratios = {" ".join(key_of(c)): f.against_fastest for c in cells if (f := figures(c))}
-    named = ", ".join(f"{name} ({times(ratios[name])})" for name in lost)
-    return f"Slower than the fastest peer in {len(lost)}: {named}."
+    behind: dict[str, list[str]] = {}
+    for cell in in_order(cells):
+        op, *case = key_of(cell)
+        found = figures(cell)
+        if found is not None and " ".join(key_of(cell)) in lost:
+            told = " ".join(part for part in case if part != "-")
+            behind.setdefault(op, []).append(f"{told}: {times(found.against_fastest)}")
+    rows = ([f"`{op}`", "; ".join(cases)] for op, cases in behind.items())
+    listed = table(["op", "dtype, shape, axis: speed against the fastest peer"], rows)
+    return f"Slower than the fastest peer in {len(lost)}:\n\n{listed.replace('---:', '---')}"
 
 
 def main(arguments: Sequence[str]) -> int:

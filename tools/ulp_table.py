@@ -28,27 +28,29 @@ ROWS, SEGMENTS = (160, 7), 19
 
 HEAD = f"""# Accuracy
 
-Errors against the exact result, in units in the last place (ULP) of the storage type at the exact
-value. The best a correctly rounded result can do is 0.5. Each cell holds the largest and the mean
-error with the precision "fast", the default; behind a semicolon the largest with "tight", where it
-computes otherwise; and where PyTorch has the op, its largest error on the same data in brackets.
+Errors relative to the exact result, in units in the last place (ULP) of the storage type at the
+exact value. A correctly rounded result has an error of at most 0.5. Each cell shows the largest and
+the mean error with the precision "fast", the default. If "tight" computes differently, its largest
+error follows after a semicolon. If PyTorch has the op, its largest error on the same data is in
+brackets.
 
-The data: rows of {SHAPE[1]} standard normal numbers, shape {SHAPE}, along the last axis; factors
-near ±1 for products; {ROWS[0]} rows of {ROWS[1]} in {SEGMENTS} segments. Saved
-outputs are rounded to the storage type, and the exact gradient is taken from them as they are.
-A state that is float64 whatever the elements are is told in units of their type.
+The data are rows of {SHAPE[1]} standard normal numbers, shape {SHAPE}, along the last axis; for
+products, factors near ±1; for segment ops, {ROWS[0]} rows of {ROWS[1]} in {SEGMENTS} segments.
+Saved outputs are rounded to the storage type, and the exact gradient is computed from these rounded
+values. Errors of float64 states are given in units of the element type.
 
-Sums, products and scans are carried in float64. With "fast", what is done to each element of
-float32, float16 and bfloat16 is done in float32 where that keeps float32 within 2 ULP; float16 and
-bfloat16 are rounded once from there, so they come out within a hair of half an ULP. With "tight"
-everything is computed in float64 and rounded at the store: all three come out within a hair of half
-an ULP. float64 has nothing wider to compute in: where positive and
-negative terms cancel, one ULP of a result near zero is small beside the roundings of the terms.
-So it is in float32 at the one element of `logcumsumexp_backward` that
-is less than a millionth of its terms.
-The bound the tests hold it to follows from the summation tree ([reduce](reduce.md),
-[scan](scan.md)) and is relative to the sum of absolute terms. Measured by `tools/ulp_table.py`
-with the oracle in `pullback.oracle`.
+Sums, products and scans are carried in float64. With "fast", element-wise arithmetic of float32,
+float16 and bfloat16 is done in float32 where that keeps float32 within 2 ULP. float16 and bfloat16
+are rounded once from there, so their errors stay within a hair of half an ULP. With "tight",
+everything is computed in float64 and rounded when it is stored, and all three stay within a hair of
+half an ULP. For float64 there is no wider type to compute in: where positive and negative terms
+cancel, the roundings of the terms are large compared with one ULP of a result near zero. The same
+happens in float32 at one element of `logcumsumexp_backward`, which is less than a millionth of its
+terms.
+
+The tests use a bound that follows from the summation tree ([reduce](reduce.md), [scan](scan.md))
+and is relative to the sum of absolute terms. `tools/ulp_table.py` measures this table with the
+oracle in `pullback.oracle`.
 """
 
 

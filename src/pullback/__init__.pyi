@@ -208,7 +208,7 @@ class ScanKind(str, Enum):
     LOGCUMSUMEXP = "logcumsumexp"
 
 class SegmentKind(str, Enum):
-    """Ops on rows that ids cut into segments."""
+    """Ops on rows grouped into segments by ids."""
 
     SEGMENT_SUM = "segment_sum"
     SEGMENT_MEAN = "segment_mean"
@@ -468,7 +468,7 @@ class UnsortedSegmentSumBackwardDescriptor(Descriptor):
 
 @dataclass(frozen=True, init=False, eq=False)
 class SegmentDescriptor(Descriptor):
-    """A segment op, on rows that ids or offsets cut."""
+    """A segment op on rows grouped by ids or offsets."""
 
     kind: SegmentKind
     num_inputs: int
@@ -496,7 +496,7 @@ class SegmentDescriptor(Descriptor):
 
 @dataclass(frozen=True, init=False, eq=False)
 class SegmentBackwardDescriptor(Descriptor):
-    """The backward of a segment op, on rows that ids or offsets cut."""
+    """The backward of a segment op on rows grouped by ids or offsets."""
 
     kind: SegmentKind
     num_inputs: int
@@ -708,7 +708,7 @@ class UnsortedSegmentSumBackwardPlan(Plan):
     ) -> None: ...
 
 class SegmentPlan(Plan):
-    """A segment op, on rows that ids or offsets cut."""
+    """A segment op on rows grouped by ids or offsets."""
     def can_implement(  # type: ignore[override]
         self,
         *,
@@ -731,7 +731,7 @@ class SegmentPlan(Plan):
     ) -> None: ...
 
 class SegmentBackwardPlan(Plan):
-    """The backward of a segment op, on rows that ids or offsets cut."""
+    """The backward of a segment op on rows grouped by ids or offsets."""
     def can_implement(  # type: ignore[override]
         self,
         *,
@@ -802,7 +802,7 @@ def cumprod(
     """cumprod: y[j] = Π_{i≤j} x[i].
 
     Saves: none.
-    Edges: no overflow or underflow inside.
+    Edge cases: no overflow or underflow inside.
     """
 
 def cumprod_backward(
@@ -820,7 +820,7 @@ def cumprod_backward(
     """Backward of cumprod: dx[j] = P[j]·R[j], P[j] = Π_{i<j} x[i], R[j] = dy[j] + x[j+1]·R[j+1].
 
     Saves: x.
-    Edges: exact at any number of zeros; no overflow inside where the result has none.
+    Edge cases: exact with any number of zeros; no overflow inside unless the result overflows.
     """
 
 def cummax(
@@ -836,7 +836,7 @@ def cummax(
     """cummax: y[j] = max_{i≤j} x[i].
 
     Saves: none.
-    Edges: the first NaN wins from there on.
+    Edge cases: from the first NaN on, the result is NaN.
     """
 
 def cummax_backward(
@@ -854,7 +854,7 @@ def cummax_backward(
     """Backward of cummax: dx[j] = Σ dy[i] over the i whose running maximum sits at j.
 
     Saves: x.
-    Edges: ties 'first' or 'last'; the first NaN wins from there on.
+    Edge cases: ties 'first' or 'last'; from the first NaN on, the result is NaN.
     """
 
 def cummin(
@@ -870,7 +870,7 @@ def cummin(
     """cummin: y[j] = min_{i≤j} x[i].
 
     Saves: none.
-    Edges: the first NaN wins from there on.
+    Edge cases: from the first NaN on, the result is NaN.
     """
 
 def cummin_backward(
@@ -888,7 +888,7 @@ def cummin_backward(
     """Backward of cummin: dx[j] = Σ dy[i] over the i whose running minimum sits at j.
 
     Saves: x.
-    Edges: ties 'first' or 'last'; the first NaN wins from there on.
+    Edge cases: ties 'first' or 'last'; from the first NaN on, the result is NaN.
     """
 
 def logcumsumexp(
@@ -904,7 +904,7 @@ def logcumsumexp(
     """logcumsumexp: y[j] = log Σ_{i≤j} exp(x[i]).
 
     Saves: none.
-    Edges: every exponent ≤ 0; a −inf prefix gives −inf.
+    Edge cases: every exponent ≤ 0; a −inf prefix gives −inf.
     """
 
 def logcumsumexp_backward(
@@ -922,7 +922,7 @@ def logcumsumexp_backward(
     """Backward of logcumsumexp: dx[k] = exp(x[k]−y[k])·S[k], S[k] = dy[k] + exp(y[k]−y[k+1])·S[k+1].
 
     Saves: x, y.
-    Edges: every exponent ≤ 0; x = −inf gives 0; a −inf prefix gives 0, never NaN.
+    Edge cases: every exponent ≤ 0; x = −inf gives 0; a −inf prefix gives 0, never NaN.
     """
 
 @overload
@@ -937,7 +937,7 @@ def sum(
     """sum: y = Σ x.
 
     Saves: none.
-    Edges: empty: 0.
+    Edge cases: empty: 0.
     """
 
 @overload
@@ -984,7 +984,7 @@ def mean(
     """mean: y = Σ x / n.
 
     Saves: none.
-    Edges: empty: NaN.
+    Edge cases: empty: NaN.
     """
 
 @overload
@@ -1008,7 +1008,7 @@ def mean_backward(
     """Backward of mean: dx = dy / n.
 
     Saves: none.
-    Edges: divided in f64 before the cast.
+    Edge cases: divided in f64 before the cast.
     """
 
 @overload
@@ -1032,7 +1032,7 @@ def max(
     """max: y = max x.
 
     Saves: none.
-    Edges: a NaN wins; empty: InvalidProblemError.
+    Edge cases: a NaN wins; empty: InvalidProblemError.
     """
 
 @overload
@@ -1058,7 +1058,7 @@ def max_backward(
     """Backward of max: dx = dy where x = y.
 
     Saves: x, y.
-    Edges: ties 'split', 'all', 'first' or 'last'; NaN equals NaN.
+    Edge cases: ties 'split', 'all', 'first' or 'last'; NaN equals NaN.
     """
 
 @overload
@@ -1084,7 +1084,7 @@ def min(
     """min: y = min x.
 
     Saves: none.
-    Edges: a NaN wins; empty: InvalidProblemError.
+    Edge cases: a NaN wins; empty: InvalidProblemError.
     """
 
 @overload
@@ -1110,7 +1110,7 @@ def min_backward(
     """Backward of min: dx = dy where x = y.
 
     Saves: x, y.
-    Edges: ties 'split', 'all', 'first' or 'last'; NaN equals NaN.
+    Edge cases: ties 'split', 'all', 'first' or 'last'; NaN equals NaN.
     """
 
 @overload
@@ -1136,7 +1136,7 @@ def prod(
     """prod: y = Π x.
 
     Saves: none.
-    Edges: no overflow or underflow inside; empty: 1.
+    Edge cases: no overflow or underflow inside; empty: 1.
     """
 
 @overload
@@ -1161,7 +1161,7 @@ def prod_backward(
     """Backward of prod: dx[j] = dy·Π_{i≠j} x[i].
 
     Saves: x.
-    Edges: exact with any number of zeros.
+    Edge cases: exact with any number of zeros.
     """
 
 @overload
@@ -1186,7 +1186,7 @@ def norm2(
     """norm2: y = √Σ x².
 
     Saves: none.
-    Edges: no overflow or underflow inside; empty: 0.
+    Edge cases: no overflow or underflow inside; empty: 0.
     """
 
 @overload
@@ -1211,7 +1211,7 @@ def norm2_backward(
     """Backward of norm2: dx = dy·x/y.
 
     Saves: x, y.
-    Edges: y = 0 gives 0; no overflow or underflow inside.
+    Edge cases: y = 0 gives 0; no overflow or underflow inside.
     """
 
 @overload
@@ -1236,7 +1236,7 @@ def logsumexp(
     """logsumexp: y = log Σ exp(x).
 
     Saves: none.
-    Edges: empty: −inf.
+    Edge cases: empty: −inf.
     """
 
 @overload
@@ -1261,7 +1261,7 @@ def logsumexp_backward(
     """Backward of logsumexp: dx = dy·exp(x−y).
 
     Saves: x, y.
-    Edges: y = −inf gives 0.
+    Edge cases: y = −inf gives 0.
     """
 
 @overload
@@ -1288,7 +1288,7 @@ def var(
     """var: y = Σ (x−mean)² / m, m = max(n−correction, 1).
 
     Saves: none.
-    Edges: no overflow or underflow inside; empty: NaN.
+    Edge cases: no overflow or underflow inside; empty: NaN.
     """
 
 @overload
@@ -1316,7 +1316,7 @@ def var_backward(
     """Backward of var: dx = dy·2(x−mean)/m.
 
     Saves: x.
-    Edges: no overflow or underflow inside.
+    Edge cases: no overflow or underflow inside.
     """
 
 @overload
@@ -1344,7 +1344,7 @@ def std(
     """std: y = √(Σ (x−mean)² / m), m = max(n−correction, 1).
 
     Saves: none.
-    Edges: no overflow or underflow inside; empty: NaN.
+    Edge cases: no overflow or underflow inside; empty: NaN.
     """
 
 @overload
@@ -1373,7 +1373,7 @@ def std_backward(
     """Backward of std: dx = dy·(x−mean)/(m·y).
 
     Saves: x, y.
-    Edges: y = 0 gives 0; no overflow or underflow inside.
+    Edge cases: y = 0 gives 0; no overflow or underflow inside.
     """
 
 @overload
@@ -1394,7 +1394,7 @@ def softmax(
     """softmax: y = exp(x) / Σ exp(x).
 
     Saves: none.
-    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
+    Edge cases: a row that is all −inf, or contains +inf or NaN, becomes NaN.
     """
 
 def softmax_backward(
@@ -1411,7 +1411,7 @@ def log_softmax(
     """log_softmax: y = x − log Σ exp(x).
 
     Saves: none.
-    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
+    Edge cases: a row that is all −inf, or contains +inf or NaN, becomes NaN.
     """
 
 def log_softmax_backward(
@@ -1420,14 +1420,14 @@ def log_softmax_backward(
     """Backward of log_softmax: dx = dy − exp(y)·Σ dy.
 
     Saves: y.
-    Edges: y = −inf: exp(y) is 0.
+    Edge cases: where y = −inf, exp(y) is 0.
     """
 
 def sparsemax(x: _Array, axis: int = -1, *, out: _Array | None = None) -> _Array:
     """sparsemax: y = max(x − tau, 0), tau such that Σ y = 1.
 
     Saves: none.
-    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
+    Edge cases: equal elements get equal y; −inf gets 0; several +inf share 1; a row that is all −inf, or contains NaN, becomes NaN.
     """
 
 def sparsemax_backward(
@@ -1436,14 +1436,14 @@ def sparsemax_backward(
     """Backward of sparsemax: dx = dy − mean of dy where y > 0.
 
     Saves: y.
-    Edges: y = 0: 0; the mean is of dy where y > 0.
+    Edge cases: where y = 0 the gradient is 0; the mean is over dy where y > 0.
     """
 
 def entmax15(x: _Array, axis: int = -1, *, out: _Array | None = None) -> _Array:
     """entmax15: y = max(x/2 − tau, 0)², tau such that Σ y = 1.
 
     Saves: none.
-    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
+    Edge cases: equal elements get equal y; −inf gets 0; several +inf share 1; a row that is all −inf, or contains NaN, becomes NaN.
     """
 
 def entmax15_backward(
@@ -1452,14 +1452,14 @@ def entmax15_backward(
     """Backward of entmax15: dx = √y·(dy − Σ √y·dy / Σ √y).
 
     Saves: y.
-    Edges: y = 0: 0, whatever dy is there.
+    Edge cases: where y = 0 the gradient is 0, whatever dy is.
     """
 
 def lerp(a: _Array, b: _Array, weight: float | _Array, *, out: _Array | None = None) -> _Array:
     """lerp: y = a + w·(b−a).
 
     Saves: none.
-    Edges: NaN and inf in the weight propagate.
+    Edge cases: NaN and inf in the weight propagate.
     """
 
 @overload
@@ -1474,7 +1474,7 @@ def lerp_backward(  # type: ignore[overload-overlap]
     """Backward of lerp: da = (1−w)·dy, db = w·dy, dweight = (b−a)·dy.
 
     Saves: none.
-    Edges: NaN and inf in the weight propagate; dweight for an array of weights, of the full shape.
+    Edge cases: NaN and inf in the weight propagate; dweight, of the full shape, only if the weight is an array.
     """
 
 @overload
@@ -1500,7 +1500,7 @@ def segment_sum(
     """segment_sum: output[s] = Σ input[n] over ids[n] = s.
 
     Saves: none.
-    Edges: empty: 0; an id out of range raises, or drops its row.
+    Edge cases: empty: 0; an id out of range raises, or its row is dropped.
     """
 
 @overload
@@ -1528,7 +1528,7 @@ def segment_sum_backward(
     """Backward of segment_sum: d_input[n] = d_output[ids[n]].
 
     Saves: none.
-    Edges: an id out of range raises, or gives zeros.
+    Edge cases: an id out of range raises, or its row is 0.
     """
 
 @overload
@@ -1556,7 +1556,7 @@ def segment_mean(
     """segment_mean: output[s] = Σ input[n] / n_s over ids[n] = s.
 
     Saves: none.
-    Edges: empty: 0; an id out of range raises, or drops its row.
+    Edge cases: empty: 0; an id out of range raises, or its row is dropped.
     """
 
 @overload
@@ -1584,7 +1584,7 @@ def segment_mean_backward(
     """Backward of segment_mean: d_input[n] = d_output[ids[n]] / n_s.
 
     Saves: none.
-    Edges: an id out of range raises, or gives zeros.
+    Edge cases: an id out of range raises, or its row is 0.
     """
 
 @overload
@@ -1613,7 +1613,7 @@ def segment_max(
     """segment_max: output[s] = max input[n] over ids[n] = s.
 
     Saves: none.
-    Edges: a NaN wins; empty: −inf, or what empty= says; an id out of range raises, or drops its row.
+    Edge cases: a NaN wins; empty: −inf, or the value of empty=; an id out of range raises, or its row is dropped.
     """
 
 @overload
@@ -1644,7 +1644,7 @@ def segment_max_backward(
     """Backward of segment_max: d_input[n] = d_output[s] where input[n] = output[s], s = ids[n].
 
     Saves: input, output.
-    Edges: ties 'split', 'all', 'first' or 'last'; NaN equals NaN; an id out of range raises, or gives zeros.
+    Edge cases: ties 'split', 'all', 'first' or 'last'; NaN equals NaN; an id out of range raises, or its row is 0.
     """
 
 @overload
@@ -1675,7 +1675,7 @@ def segment_min(
     """segment_min: output[s] = min input[n] over ids[n] = s.
 
     Saves: none.
-    Edges: a NaN wins; empty: +inf, or what empty= says; an id out of range raises, or drops its row.
+    Edge cases: a NaN wins; empty: +inf, or the value of empty=; an id out of range raises, or its row is dropped.
     """
 
 @overload
@@ -1706,7 +1706,7 @@ def segment_min_backward(
     """Backward of segment_min: d_input[n] = d_output[s] where input[n] = output[s], s = ids[n].
 
     Saves: input, output.
-    Edges: ties 'split', 'all', 'first' or 'last'; NaN equals NaN; an id out of range raises, or gives zeros.
+    Edge cases: ties 'split', 'all', 'first' or 'last'; NaN equals NaN; an id out of range raises, or its row is 0.
     """
 
 @overload
@@ -1736,7 +1736,7 @@ def segment_prod(
     """segment_prod: output[s] = Π input[n] over ids[n] = s.
 
     Saves: none.
-    Edges: no overflow or underflow inside; empty: 1; an id out of range raises, or drops its row.
+    Edge cases: no overflow or underflow inside; empty: 1; an id out of range raises, or its row is dropped.
     """
 
 @overload
@@ -1765,7 +1765,7 @@ def segment_prod_backward(
     """Backward of segment_prod: d_input[n] = d_output[s]·Π input[m] over the other rows m of s = ids[n].
 
     Saves: input.
-    Edges: exact with any number of zeros; an id out of range raises, or gives zeros.
+    Edge cases: exact with any number of zeros; an id out of range raises, or its row is 0.
     """
 
 @overload
@@ -1794,7 +1794,7 @@ def segment_logsumexp(
     """segment_logsumexp: output[s] = log Σ exp(input[n]) over ids[n] = s.
 
     Saves: none.
-    Edges: empty: −inf; an id out of range raises, or drops its row.
+    Edge cases: empty: −inf; an id out of range raises, or its row is dropped.
     """
 
 @overload
@@ -1823,7 +1823,7 @@ def segment_logsumexp_backward(
     """Backward of segment_logsumexp: d_input[n] = d_output[s]·exp(input[n]−output[s]), s = ids[n].
 
     Saves: input, output.
-    Edges: output = −inf gives 0; an id out of range raises, or gives zeros.
+    Edge cases: output = −inf gives 0; an id out of range raises, or its row is 0.
     """
 
 @overload
@@ -1851,7 +1851,7 @@ def segment_softmax(
     """segment_softmax: y[n] = exp(input[n]) / Σ exp(input[m]) over ids[m] = ids[n].
 
     Saves: none.
-    Edges: an id out of range raises, or gives zeros.
+    Edge cases: an id out of range raises, or its row is 0.
     """
 
 def segment_softmax_backward(
@@ -1868,7 +1868,7 @@ def segment_softmax_backward(
     """Backward of segment_softmax: d_input[n] = y[n]·(dy[n] − Σ y[m]·dy[m] over ids[m] = ids[n]).
 
     Saves: y.
-    Edges: an id out of range raises, or gives zeros.
+    Edge cases: an id out of range raises, or its row is 0.
     """
 
 def segment_log_softmax(
@@ -1884,7 +1884,7 @@ def segment_log_softmax(
     """segment_log_softmax: y[n] = input[n] − log Σ exp(input[m]) over ids[m] = ids[n].
 
     Saves: none.
-    Edges: an id out of range raises, or gives zeros.
+    Edge cases: an id out of range raises, or its row is 0.
     """
 
 def segment_log_softmax_backward(
@@ -1901,7 +1901,7 @@ def segment_log_softmax_backward(
     """Backward of segment_log_softmax: d_input[n] = dy[n] − exp(y[n])·Σ dy[m] over ids[m] = ids[n].
 
     Saves: y.
-    Edges: y = −inf: exp(y) is 0; an id out of range raises, or gives zeros.
+    Edge cases: where y = −inf, exp(y) is 0; an id out of range raises, or its row is 0.
     """
 
 @overload
@@ -1920,7 +1920,7 @@ def linear_recurrence(
     """linear_recurrence: y[t] = a[t]·y[t−1] + b[t], y[−1] = initial or 0.
 
     Saves: none.
-    Edges: a = 0 cuts, inf and NaN before it included; a state of 0 passes nothing on.
+    Edge cases: a = 0 cuts off everything before it, even inf and NaN; a state of 0 passes nothing on.
     """
 
 @overload
@@ -1980,7 +1980,7 @@ def linear_recurrence_backward(
     """Backward of linear_recurrence: g[t] = dy[t] + a[t+1]·g[t+1], da[t] = g[t]·y[t−1], db = g, d_initial = a[0]·g[0].
 
     Saves: a, y.
-    Edges: a = 0 cuts; without initial there is no d_initial.
+    Edge cases: a = 0 cuts off everything behind it; d_initial only if initial is given.
     """
 
 @overload
@@ -2009,7 +2009,7 @@ def discounted_sum(
     """discounted_sum: y[t] = x[t] + γ[t]·(1−done[t])·y[t+1].
 
     Saves: none.
-    Edges: nothing crosses a step that is done, not inf and not NaN.
+    Edge cases: nothing crosses a step that is done, not even inf or NaN.
     """
 
 def discounted_sum_backward(
@@ -2023,7 +2023,7 @@ def discounted_sum_backward(
     """Backward of discounted_sum: dx[t] = dy[t] + γ[t−1]·(1−done[t−1])·dx[t−1].
 
     Saves: none.
-    Edges: nothing crosses a step that is done.
+    Edge cases: nothing crosses a step that is done.
     """
 
 def gae(
@@ -2041,7 +2041,7 @@ def gae(
     """gae: A[t] = δ[t] + γλ·(1−(terminated or truncated))·A[t+1], δ[t] = r[t] + γ·(1−terminated)·v′[t] − v[t]; returns = A + v.
 
     Saves: none.
-    Edges: the value behind a terminated step is not read.
+    Edge cases: the value after a terminated step is not read.
     """
 
 @overload
@@ -2058,7 +2058,7 @@ def cross_entropy(
     """cross_entropy: loss = lse − (1−e)·x[target] − e·mean(x) + z·lse², lse = log Σ exp(x).
 
     Saves: none.
-    Edges: ignored rows give 0 and 0; a target out of range raises.
+    Edge cases: ignored rows have loss 0 and lse 0; a target out of range raises.
     """
 
 @overload
@@ -2088,7 +2088,7 @@ def cross_entropy_backward(
     """Backward of cross_entropy: d_logits = d_loss·((1+2z·lse)·exp(x−lse) − (1−e)·[j = target] − e/n).
 
     Saves: logits, lse.
-    Edges: ignored rows give 0; may be written over the logits.
+    Edge cases: ignored rows have gradient 0; out may be the logits.
     """
 
 @overload

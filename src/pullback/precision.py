@@ -29,7 +29,7 @@ def checked(value: object, what: str) -> str:
 
 
 def get_precision() -> str:
-    """The precision of a call that does not say otherwise.
+    """The precision that calls use by default.
 
     ``"fast"``, the default: float32, float16 and bfloat16 are computed in float32 where an element
     does not depend on the one before it. ``"tight"``: in float64. Totals, products and
@@ -49,13 +49,13 @@ def get_precision() -> str:
 
 
 def set_precision(precision: str) -> None:
-    """Set the precision of calls that do not say otherwise.
+    """Set the precision that calls use by default.
 
     Parameters
     ----------
     precision : {"fast", "tight"}
-        See :func:`get_precision`. Plans keep the one they were selected with, and so does what
-        JAX or torch.compile has compiled.
+        See :func:`get_precision`. Plans keep the precision they were selected with, and so does
+        code that JAX or torch.compile has already compiled.
 
     Examples
     --------

@@ -19,9 +19,10 @@ def _default() -> int:
 
 
 def get_num_threads() -> int:
-    """Threads used by a call that does not say otherwise.
+    """The number of threads that calls use by default.
 
-    ``PULLBACK_NUM_THREADS`` sets it at start; without it, every CPU this process may use counts.
+    ``PULLBACK_NUM_THREADS`` sets it at start-up; without it, it is the number of CPUs that this
+    process may use.
 
     Examples
     --------
@@ -36,7 +37,7 @@ def get_num_threads() -> int:
 
 
 def set_num_threads(n: int) -> None:
-    """Set the number of threads used by calls that do not say otherwise.
+    """Set the number of threads that calls use by default.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from .plan import Plan
 
 # What a field may be beside a parameter: how it is typed and described.
 _SIZES = {
-    "shape": ("tuple of int", "Shape of the operands with an element for every position."),
+    "shape": ("tuple of int", "Shape of the full-size operands."),
     "rows": ("int", "Number of rows."),
     "columns": ("int", "Length of a row."),
     "segments": ("int", "Number of segments."),

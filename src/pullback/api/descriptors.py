@@ -47,14 +47,14 @@ class Descriptor:
     op : str or Op
         The op, or its name.
     shape : tuple of int
-        Shape of the operands with an element for every position; of a segment op (rows, columns).
+        Shape of the full-size operands; for a segment op (rows, columns).
     element : ElementKind, str or dtype, default "f32"
         Element type.
     segments : int, optional
-        Number of segments, of a segment op.
+        Number of segments, for a segment op.
     **parameters
-        Those of the op's function, by name. One for which an array may stand may be left out: then
-        ``run`` wants the array.
+        Those of the op's function, by name. One that may also be an array can be left out; then
+        ``run`` needs the array.
 
     Examples
     --------

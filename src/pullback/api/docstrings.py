@@ -10,14 +10,14 @@ from ..core.declare import REQUIRED, Op, Operand, Parameter, Role, Type
 _TYPES = {
     Type.BOOL: "array of bool",
     Type.INDEX: "array of int32 or int64",
-    Type.STATE: "array, also of float64",
+    Type.STATE: "array, may be float64",
 }
 
 
 def _operand(operand: Operand, is_spared: bool, array: str) -> tuple[str, str]:
     kind = array if operand.type is Type.ELEMENT else _TYPES[operand.type]
     optional = ", optional" if is_spared or (operand.optional and "|" not in kind) else ""
-    doc = f"{operand.doc} Checked if it is given, but not read." if is_spared else operand.doc
+    doc = f"{operand.doc} Checked if given, but not read." if is_spared else operand.doc
     return f"{operand.name} : {kind}{optional}", doc
 
 
@@ -35,10 +35,10 @@ def _quoted(value: object) -> str:
 def _out(op: Op) -> tuple[str, str]:
     if len(op.writes) == 1:
         is_cut = any(o.role is Role.IDS for o in op.reads)
-        own = "must not be an input" if is_cut else "may be an input of its shape"
-        return "out : array, optional", f"Where to write; {own}."
+        own = "must not be an input" if is_cut else "may be an input of the same shape"
+        return "out : array, optional", f"Buffer for the result; {own}."
     listed = ", ".join(op.outputs)
-    return "out : tuple of arrays, optional", f"Where to write {listed}; None makes a new one."
+    return "out : tuple of arrays, optional", f"Buffers for {listed}; None allocates one."
 
 
 def _hint(parameter: Parameter) -> str:
@@ -79,10 +79,10 @@ def docstring(op: Op, names: Iterator[str]) -> str:
     lines = [f"{what}: {op.formula}.", "", "Parameters", "----------", *entries(names, op)]
     lines += ["", "Returns", "-------"]
     for operand in op.writes:
-        lines += [f"{operand.name} : array of the kind that was given", f"    {operand.doc}"]
+        lines += [f"{operand.name} : array of the same kind as the input", f"    {operand.doc}"]
     notes = [f"Saves: {', '.join(sorted(op.needs.difference(op.spared))) or 'none'}."]
     if op.edges:
-        notes.append(f"Edges: {op.edges}.")
+        notes.append(f"Edge cases: {op.edges}.")
     lines += ["", "Notes", "-----", *notes]
     if op.text.example:
         call, shown = op.text.example

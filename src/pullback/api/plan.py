@@ -265,8 +265,8 @@ class Plan:
     """A problem validated once, to be run many times.
 
     A plan owns no tensor memory. ``run`` writes into the caller's outputs and nothing else; with a
-    ``workspace`` of ``workspace_size`` bytes it allocates nothing either, without one it makes its
-    own for the call. ``needs`` are the tensors saved by the forward pass that a backward takes.
+    ``workspace`` of ``workspace_size`` bytes it allocates nothing either; without one it allocates
+    its own for the call. ``needs`` are the tensors saved by the forward pass that a backward takes.
 
     Examples
     --------

@@ -22,7 +22,7 @@ def vjp(
     function : callable
         One of pullback's forward functions.
     *arrays, **parameters
-        What it is called with, and parameters that only its backward has, such as ``ties``.
+        Its arguments, and parameters that only its backward has, such as ``ties``.
 
     Returns
     -------
@@ -31,7 +31,7 @@ def vjp(
     back : callable
         ``back(dy)``: the gradient with respect to the function's operand, or a tuple of them in the
         order of its backward. It takes a gradient for each result; those that are None, or left
-        out at the end, count as zeros. ``out=`` is where to write.
+        out at the end, count as zeros. ``out=`` is a buffer for the result.
 
     Examples
     --------

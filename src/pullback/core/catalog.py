@@ -20,7 +20,7 @@ OPS: Mapping[str, Op] = MappingProxyType(_OPS)
 
 
 def catalog() -> tuple[Op, ...]:
-    """Every op, forward beside backward.
+    """Every op, each forward followed by its backward.
 
     Examples
     --------

@@ -165,15 +165,15 @@ class Op:
     direction
         ``"forward"`` or ``"backward"``.
     text
-        What is said of it.
+        Formula, edge cases and an example, as text.
     reads, writes
         The operands, in order.
     parameters
-        Everything else a call may say.
+        Everything else a call may pass.
     records
         Gives the formula record of a selection: called with the values of ``selectors`` by name.
     needs
-        Tensors saved by the forward pass that a backward wants.
+        Tensors saved by the forward pass that the backward needs.
     refuses_empty
         Whether a row without elements has no value.
     """

@@ -48,7 +48,7 @@ ReduceKind = _enum("ReduceKind", kinds("reduce"), "Reductions over one or more a
 SoftmaxKind = _enum("SoftmaxKind", kinds("softmax"), "Normalisations along one axis.")
 BinaryKind = _enum("BinaryKind", kinds("lerp"), "Binary elementwise ops with a weight.")
 SegmentKind = _enum(
-    "SegmentKind", (*kinds("segment"), *KNOWN_AS), "Ops on rows that ids cut into segments."
+    "SegmentKind", (*kinds("segment"), *KNOWN_AS), "Ops on rows grouped into segments by ids."
 )
 
 
@@ -176,7 +176,7 @@ FACES = (
         "Segment",
         "segment",
         SegmentKind,
-        "segment op, on rows that ids or offsets cut",
+        "segment op on rows grouped by ids or offsets",
         {"kind": "kind", **_TABLE, "element": "element"},
         shapes=_TABLE_SHAPES,
     ),

@@ -25,7 +25,7 @@ class Problem:
     element
         Storage type of the operands that have the op's element type.
     shape
-        Shape of the operands with an element for every position.
+        Shape of the full-size operands.
     axes
         The op's axes, ascending. A pointwise op has all of them, a segment op the first.
     selection

@@ -93,7 +93,7 @@ class MathPrecision(Word):
 
 
 class Ties(Word):
-    """Who receives the gradient of an extreme that several elements hold."""
+    """Which elements receive the gradient if several hold the extreme."""
 
     FIRST = "first"
     LAST = "last"
@@ -102,7 +102,7 @@ class Ties(Word):
 
 
 class OutOfRange(Word):
-    """What becomes of a row whose segment id is outside ``[0, num_segments)``."""
+    """What happens to a row whose segment id is outside ``[0, num_segments)``."""
 
     RAISE = "raise"
     DROP = "drop"
@@ -280,7 +280,7 @@ class KernelSku:
     layout : str or None
         The memory layout the schedule was picked for.
     epilogue : str or None
-        What is fused behind the op, if anything.
+        What is fused after the op, if anything.
     arch : str
         The hardware the kernel is compiled for.
     backend : BackendKind
@@ -318,7 +318,7 @@ def _threads_or_none(value: object) -> int | None:
 
 @dataclass(frozen=True)
 class PlanPreference:
-    """What the caller would like ``select`` to choose; None leaves the choice to it.
+    """What ``select`` should choose; None leaves the choice to pullback.
 
     Parameters
     ----------

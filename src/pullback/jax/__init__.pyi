@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 def cumsum(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
     out: Array | None = None,
@@ -64,7 +64,7 @@ def cumsum(
     """
 
 def cumprod(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | None = None,
     dtype: DTypeLike | None = None,
     out: Array | None = None,
@@ -78,11 +78,11 @@ def cumprod(
     """``jax.numpy.cumprod`` on pullback's kernels: y[j] = Π_{i≤j} x[i].
 
     Gradient: dx[j] = P[j]·R[j], P[j] = Π_{i<j} x[i], R[j] = dy[j] + x[j+1]·R[j+1].
-    Edges: no overflow or underflow inside.
+    Edge cases: no overflow or underflow inside.
     """
 
 def cummax(
-    x: ArrayLike,
+    operand: ArrayLike,
     axis: int = 0,
     reverse: bool = False,
     *,
@@ -95,11 +95,11 @@ def cummax(
     """``jax.lax.cummax`` on pullback's kernels: y[j] = max_{i≤j} x[i].
 
     Gradient: dx[j] = Σ dy[i] over the i whose running maximum sits at j.
-    Edges: the first NaN wins from there on.
+    Edge cases: from the first NaN on, the result is NaN.
     """
 
 def cummin(
-    x: ArrayLike,
+    operand: ArrayLike,
     axis: int = 0,
     reverse: bool = False,
     *,
@@ -112,11 +112,11 @@ def cummin(
     """``jax.lax.cummin`` on pullback's kernels: y[j] = min_{i≤j} x[i].
 
     Gradient: dx[j] = Σ dy[i] over the i whose running minimum sits at j.
-    Edges: the first NaN wins from there on.
+    Edge cases: from the first NaN on, the result is NaN.
     """
 
 def logcumsumexp(
-    x: ArrayLike,
+    operand: ArrayLike,
     axis: int = 0,
     reverse: bool = False,
     *,
@@ -128,11 +128,11 @@ def logcumsumexp(
     """``jax.lax.cumlogsumexp`` on pullback's kernels: y[j] = log Σ_{i≤j} exp(x[i]).
 
     Gradient: dx[k] = exp(x[k]−y[k])·S[k], S[k] = dy[k] + exp(y[k]−y[k+1])·S[k+1].
-    Edges: every exponent ≤ 0; a −inf prefix gives −inf.
+    Edge cases: every exponent ≤ 0; a −inf prefix gives −inf.
     """
 
 def sum(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
     out: Array | None = None,
@@ -146,11 +146,11 @@ def sum(
     """``jax.numpy.sum`` on pullback's kernels: y = Σ x.
 
     Gradient: dx = dy.
-    Edges: empty: 0.
+    Edge cases: empty: 0.
     """
 
 def mean(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
     out: Array | None = None,
@@ -162,11 +162,11 @@ def mean(
     """``jax.numpy.mean`` on pullback's kernels: y = Σ x / n.
 
     Gradient: dx = dy / n.
-    Edges: empty: NaN.
+    Edge cases: empty: NaN.
     """
 
 def max(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | Sequence[int] | None = None,
     out: Array | None = None,
     keepdims: bool = False,
@@ -179,11 +179,11 @@ def max(
     """``jax.numpy.max`` on pullback's kernels: y = max x.
 
     Gradient: dx = dy where x = y.
-    Edges: a NaN wins; empty: InvalidProblemError.
+    Edge cases: a NaN wins; empty: InvalidProblemError.
     """
 
 def min(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | Sequence[int] | None = None,
     out: Array | None = None,
     keepdims: bool = False,
@@ -196,11 +196,11 @@ def min(
     """``jax.numpy.min`` on pullback's kernels: y = min x.
 
     Gradient: dx = dy where x = y.
-    Edges: a NaN wins; empty: InvalidProblemError.
+    Edge cases: a NaN wins; empty: InvalidProblemError.
     """
 
 def prod(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
     out: Array | None = None,
@@ -214,7 +214,7 @@ def prod(
     """``jax.numpy.prod`` on pullback's kernels: y = Π x.
 
     Gradient: dx[j] = dy·Π_{i≠j} x[i].
-    Edges: no overflow or underflow inside; empty: 1.
+    Edge cases: no overflow or underflow inside; empty: 1.
     """
 
 def norm2(
@@ -228,11 +228,11 @@ def norm2(
     """``jax.numpy.linalg.norm`` on pullback's kernels: y = √Σ x².
 
     Gradient: dx = dy·x/y.
-    Edges: no overflow or underflow inside; empty: 0.
+    Edge cases: no overflow or underflow inside; empty: 0.
     """
 
 def logsumexp(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | Sequence[int] | None = None,
     b: ArrayLike | None = None,
     keepdims: bool = False,
@@ -244,11 +244,11 @@ def logsumexp(
     """``jax.nn.logsumexp`` on pullback's kernels: y = log Σ exp(x).
 
     Gradient: dx = dy·exp(x−y).
-    Edges: empty: −inf.
+    Edge cases: empty: −inf.
     """
 
 def var(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
     out: Array | None = None,
@@ -263,11 +263,11 @@ def var(
     """``jax.numpy.var`` on pullback's kernels: y = Σ (x−mean)² / m, m = max(n−correction, 1).
 
     Gradient: dx = dy·2(x−mean)/m.
-    Edges: no overflow or underflow inside; empty: NaN.
+    Edge cases: no overflow or underflow inside; empty: NaN.
     """
 
 def std(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | Sequence[int] | None = None,
     dtype: DTypeLike | None = None,
     out: Array | None = None,
@@ -282,7 +282,7 @@ def std(
     """``jax.numpy.std`` on pullback's kernels: y = √(Σ (x−mean)² / m), m = max(n−correction, 1).
 
     Gradient: dx = dy·(x−mean)/(m·y).
-    Edges: no overflow or underflow inside; empty: NaN.
+    Edge cases: no overflow or underflow inside; empty: NaN.
     """
 
 def softmax(
@@ -295,7 +295,7 @@ def softmax(
     """``jax.nn.softmax`` on pullback's kernels: y = exp(x) / Σ exp(x).
 
     Gradient: dx = y·(dy − Σ y·dy).
-    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
+    Edge cases: a row that is all −inf, or contains +inf or NaN, becomes NaN.
     """
 
 def log_softmax(
@@ -308,7 +308,7 @@ def log_softmax(
     """``jax.nn.log_softmax`` on pullback's kernels: y = x − log Σ exp(x).
 
     Gradient: dx = dy − exp(y)·Σ dy.
-    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
+    Edge cases: a row that is all −inf, or contains +inf or NaN, becomes NaN.
     """
 
 def sparsemax(
@@ -317,7 +317,7 @@ def sparsemax(
     """sparsemax: y = max(x − tau, 0), tau such that Σ y = 1.
 
     Gradient: dx = dy − mean of dy where y > 0.
-    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
+    Edge cases: equal elements get equal y; −inf gets 0; several +inf share 1; a row that is all −inf, or contains NaN, becomes NaN.
     """
 
 def entmax15(
@@ -326,14 +326,14 @@ def entmax15(
     """entmax15: y = max(x/2 − tau, 0)², tau such that Σ y = 1.
 
     Gradient: dx = √y·(dy − Σ √y·dy / Σ √y).
-    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
+    Edge cases: equal elements get equal y; −inf gets 0; several +inf share 1; a row that is all −inf, or contains NaN, becomes NaN.
     """
 
 def lerp(a: ArrayLike, b: ArrayLike, weight: float | ArrayLike) -> Array:
     """lerp: y = a + w·(b−a).
 
     Gradient: da = (1−w)·dy, db = w·dy, dweight = (b−a)·dy.
-    Edges: NaN and inf in the weight propagate.
+    Edge cases: NaN and inf in the weight propagate.
     """
 
 def segment_sum(
@@ -353,7 +353,7 @@ def segment_sum(
     """``jax.ops.segment_sum`` on pullback's kernels: output[s] = Σ input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[ids[n]].
-    Edges: empty: 0; an id out of range raises, or drops its row.
+    Edge cases: empty: 0; an id out of range raises, or its row is dropped.
     """
 
 def segment_mean(
@@ -372,7 +372,7 @@ def segment_mean(
     """segment_mean: output[s] = Σ input[n] / n_s over ids[n] = s.
 
     Gradient: d_input[n] = d_output[ids[n]] / n_s.
-    Edges: empty: 0; an id out of range raises, or drops its row.
+    Edge cases: empty: 0; an id out of range raises, or its row is dropped.
     """
 
 def segment_max(
@@ -394,7 +394,7 @@ def segment_max(
     """``jax.ops.segment_max`` on pullback's kernels: output[s] = max input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[s] where input[n] = output[s], s = ids[n].
-    Edges: a NaN wins; empty: −inf, or what empty= says; an id out of range raises, or drops its row.
+    Edge cases: a NaN wins; empty: −inf, or the value of empty=; an id out of range raises, or its row is dropped.
     """
 
 def segment_min(
@@ -416,7 +416,7 @@ def segment_min(
     """``jax.ops.segment_min`` on pullback's kernels: output[s] = min input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[s] where input[n] = output[s], s = ids[n].
-    Edges: a NaN wins; empty: +inf, or what empty= says; an id out of range raises, or drops its row.
+    Edge cases: a NaN wins; empty: +inf, or the value of empty=; an id out of range raises, or its row is dropped.
     """
 
 def segment_prod(
@@ -436,7 +436,7 @@ def segment_prod(
     """``jax.ops.segment_prod`` on pullback's kernels: output[s] = Π input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[s]·Π input[m] over the other rows m of s = ids[n].
-    Edges: no overflow or underflow inside; empty: 1; an id out of range raises, or drops its row.
+    Edge cases: no overflow or underflow inside; empty: 1; an id out of range raises, or its row is dropped.
     """
 
 def segment_logsumexp(
@@ -455,7 +455,7 @@ def segment_logsumexp(
     """segment_logsumexp: output[s] = log Σ exp(input[n]) over ids[n] = s.
 
     Gradient: d_input[n] = d_output[s]·exp(input[n]−output[s]), s = ids[n].
-    Edges: empty: −inf; an id out of range raises, or drops its row.
+    Edge cases: empty: −inf; an id out of range raises, or its row is dropped.
     """
 
 def segment_softmax(
@@ -474,7 +474,7 @@ def segment_softmax(
     """segment_softmax: y[n] = exp(input[n]) / Σ exp(input[m]) over ids[m] = ids[n].
 
     Gradient: d_input[n] = y[n]·(dy[n] − Σ y[m]·dy[m] over ids[m] = ids[n]).
-    Edges: an id out of range raises, or gives zeros.
+    Edge cases: an id out of range raises, or its row is 0.
     """
 
 def segment_log_softmax(
@@ -493,7 +493,7 @@ def segment_log_softmax(
     """segment_log_softmax: y[n] = input[n] − log Σ exp(input[m]) over ids[m] = ids[n].
 
     Gradient: d_input[n] = dy[n] − exp(y[n])·Σ dy[m] over ids[m] = ids[n].
-    Edges: an id out of range raises, or gives zeros.
+    Edge cases: an id out of range raises, or its row is 0.
     """
 
 @overload
@@ -512,7 +512,7 @@ def linear_recurrence(
     """linear_recurrence: y[t] = a[t]·y[t−1] + b[t], y[−1] = initial or 0.
 
     Gradient: g[t] = dy[t] + a[t+1]·g[t+1], da[t] = g[t]·y[t−1], db = g, d_initial = a[0]·g[0].
-    Edges: a = 0 cuts, inf and NaN before it included; a state of 0 passes nothing on.
+    Edge cases: a = 0 cuts off everything before it, even inf and NaN; a state of 0 passes nothing on.
     """
 
 @overload
@@ -540,7 +540,7 @@ def discounted_sum(
     """discounted_sum: y[t] = x[t] + γ[t]·(1−done[t])·y[t+1].
 
     Gradient: dx[t] = dy[t] + γ[t−1]·(1−done[t−1])·dx[t−1].
-    Edges: nothing crosses a step that is done, not inf and not NaN.
+    Edge cases: nothing crosses a step that is done, not even inf or NaN.
     """
 
 def gae(
@@ -558,7 +558,7 @@ def gae(
     """gae: A[t] = δ[t] + γλ·(1−(terminated or truncated))·A[t+1], δ[t] = r[t] + γ·(1−terminated)·v′[t] − v[t]; returns = A + v.
 
     No gradient flows through it.
-    Edges: the value behind a terminated step is not read.
+    Edge cases: the value after a terminated step is not read.
     """
 
 def cross_entropy(
@@ -574,11 +574,11 @@ def cross_entropy(
     """cross_entropy: loss = lse − (1−e)·x[target] − e·mean(x) + z·lse², lse = log Σ exp(x).
 
     Gradient: d_logits = d_loss·((1+2z·lse)·exp(x−lse) − (1−e)·[j = target] − e/n).
-    Edges: ignored rows give 0 and 0; a target out of range raises.
+    Edge cases: ignored rows have loss 0 and lse 0; a target out of range raises.
     """
 
 def amax(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | Sequence[int] | None = None,
     out: Array | None = None,
     keepdims: bool = False,
@@ -591,11 +591,11 @@ def amax(
     """``jax.numpy.max`` on pullback's kernels: y = max x.
 
     Gradient: dx = dy where x = y.
-    Edges: a NaN wins; empty: InvalidProblemError.
+    Edge cases: a NaN wins; empty: InvalidProblemError.
     """
 
 def amin(
-    x: ArrayLike,
+    a: ArrayLike,
     axis: int | Sequence[int] | None = None,
     out: Array | None = None,
     keepdims: bool = False,
@@ -608,11 +608,11 @@ def amin(
     """``jax.numpy.min`` on pullback's kernels: y = min x.
 
     Gradient: dx = dy where x = y.
-    Edges: a NaN wins; empty: InvalidProblemError.
+    Edge cases: a NaN wins; empty: InvalidProblemError.
     """
 
 def cumlogsumexp(
-    x: ArrayLike,
+    operand: ArrayLike,
     axis: int = 0,
     reverse: bool = False,
     *,
@@ -624,5 +624,5 @@ def cumlogsumexp(
     """``jax.lax.cumlogsumexp`` on pullback's kernels: y[j] = log Σ_{i≤j} exp(x[i]).
 
     Gradient: dx[k] = exp(x[k]−y[k])·S[k], S[k] = dy[k] + exp(y[k]−y[k+1])·S[k+1].
-    Edges: every exponent ≤ 0; a −inf prefix gives −inf.
+    Edge cases: every exponent ≤ 0; a −inf prefix gives −inf.
     """

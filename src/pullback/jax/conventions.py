@@ -55,8 +55,8 @@ _ALWAYS_FLOAT = (
 NAMES = {"input": "data", "sorted": "indices_are_sorted"}
 
 # jax.numpy flattens along with its scans, where axis is None; jax.nn takes several axes.
-_FLATTENS = {"parse": parse.optional_integer, "doc": "The axis; None flattens first."}
-_SEVERAL = {"parse": parse.axes, "doc": "The axes; None means all of them."}
+_FLATTENS = {"parse": parse.optional_integer, "doc": "The axis; None flattens the array first."}
+_SEVERAL = {"parse": parse.axes, "doc": "The axis, or several; None means all of them."}
 _AXES: dict[str, dict[str, Any]] = {
     "cumsum": {**_FLATTENS, "default": None},
     "cumprod": {**_FLATTENS, "default": None},
@@ -70,11 +70,11 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
     "num_segments": {
         "parse": parse.optional_count,
         "default": None,
-        "doc": "Rows of the output; without it the largest id and one more, which jit cannot know.",
+        "doc": "Number of segments; default: the largest id plus one, not known under jit.",
     },
     "sorted": {
         "is_positional": True,
-        "doc": "The ids ascend, which saves ordering them; not checked.",
+        "doc": "Promises that ids ascend, which saves sorting them; not checked.",
     },
     "out_of_range": {
         "default": "drop",
@@ -100,14 +100,14 @@ _AXIS_NAME = Parameter(
     "segments, are cut.",
 )
 _UNIQUE = Parameter(
-    "unique_indices", parse.flag, False, is_positional=True, doc="Accepted and not needed."
+    "unique_indices", parse.flag, False, is_positional=True, doc="Accepted, but has no effect."
 )
 _BUCKET_SIZE = Parameter(
     "bucket_size",
     parse.optional_count,
     None,
     is_positional=True,
-    doc="Accepted and not needed: sums are in float64.",
+    doc="Accepted, but has no effect: sums are in float64.",
 )
 
 
@@ -124,22 +124,22 @@ _MODE = Parameter(
     check_mode,
     None,
     is_positional=True,
-    doc='None, "drop" or "fill": rows whose id is out of range are left out. No other is served.',
+    doc='None, "drop" or "fill": rows whose id is out of range are dropped. Others are refused.',
 )
 # Reductions that jax.numpy begins from a value of the caller's.
 BEGINS = {"sum": jnp.add, "prod": jnp.multiply, "max": jnp.maximum, "min": jnp.minimum}
 _INITIAL = Parameter(
-    "initial", parse.optional_real, None, doc="A scalar that every reduction begins from."
+    "initial", parse.optional_real, None, doc="A scalar to start the reduction from."
 )
 
 
 # What JAX's functions take and kernels do not know of; a call with it is JAX's own.
 _DOCS = {
-    "dtype": "Type that the input is cast to first; JAX does it, unless it is a float.",
-    "out": "Not served by JAX, and not here.",
-    "promote_integers": "Whether sums of small integers are wider; they are JAX's own in any case.",
-    "b": "Factors of the exponentials. With them it is JAX's own.",
-    "return_sign": "Return the sign as well. Then it is JAX's own.",
+    "dtype": "Type to cast the input to first; if it is not a float, JAX does the whole call.",
+    "out": "Not supported by JAX, nor here.",
+    "promote_integers": "Whether small integers are summed in a wider type, by JAX itself.",
+    "b": "Factors of the exponentials. With these, JAX does the call itself.",
+    "return_sign": "Also return the sign. Then JAX does the call itself.",
 }
 
 
@@ -172,13 +172,24 @@ def theirs(kind: str) -> Callable[..., Any] | None:
     return function
 
 
+def names_of(op: Op) -> dict[str, str]:
+    """Arguments of an op that JAX's own function calls otherwise; the first one is ``a`` in
+    jax.numpy and ``operand`` in jax.lax."""
+    own = theirs(op.kind)
+    if own is None:
+        return NAMES
+    first = next(iter(inspect.signature(own).parameters))
+    return {**NAMES, op.inputs[0]: first}
+
+
 def row_in_jax(pair: Pair) -> Op:
     """The forward row of a pair with all parameters, as JAX calls them and with its defaults.
 
     What JAX's function takes by position is taken so, in its order; arguments of its own are there.
     """
     op = pair.forward
-    reads = tuple(replace(o, name=NAMES.get(o.name, o.name)) for o in op.reads)
+    named = names_of(op)
+    reads = tuple(replace(o, name=named.get(o.name, o.name)) for o in op.reads)
     return replace(op, reads=reads, parameters=tuple(_parameters(pair)))
 
 
@@ -227,7 +238,8 @@ def only_theirs(pair: Pair) -> list[Parameter]:
     own = theirs(pair.forward.kind)
     if own is None:
         return []
-    served = {NAMES.get(n, n) for n in (*pair.forward.inputs, *(p.name for p in pair.parameters))}
+    named = names_of(pair.forward)
+    served = {named.get(n, n) for n in (*pair.forward.inputs, *(p.name for p in pair.parameters))}
     served |= {p.name for p in (_DDOF, _UNIQUE, _BUCKET_SIZE, _MODE, _INITIAL)}
     _, *rest = inspect.signature(own).parameters.values()
     return [

@@ -53,7 +53,7 @@ def docstring(pair: Pair, row: Op, names: Iterable[str]) -> str:
     if constant:
         lines.append(f"No gradient flows through {', '.join(constant)}.")
     if op.edges:
-        lines.append(f"Edges: {op.edges}.")
+        lines.append(f"Edge cases: {op.edges}.")
     example = _example(op)
     if example:
         lines += ["", "Examples", "--------", *example]

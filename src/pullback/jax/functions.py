@@ -33,6 +33,7 @@ from .conventions import (
     check_mode,
     correction_of,
     is_whole,
+    names_of,
     only_theirs,
     row_in_jax,
     serves,
@@ -63,6 +64,7 @@ class Function:
 
     def __init__(self, kind: Rows, row: Op):
         self.kind, self.op = kind, kind.forward
+        self.names = names_of(self.op)
         self.operands = {o.name: o for o in self.op.reads}
         # Those that promote to one type and stretch to one shape.
         self.elements = [
@@ -131,7 +133,7 @@ class Function:
         if dtype not in _ELEMENTS:
             if not serves(self.op.kind, dtype):
                 name = next(n for n in names if arrays[n].dtype not in _ELEMENTS)
-                _refuse(NAMES.get(name, name), arrays[name].dtype)
+                _refuse(self.names.get(name, name), arrays[name].dtype)
             dtype = float_of(dtype)
         arrays |= {n: arrays[n].astype(dtype) for n in names if arrays[n].dtype != dtype}
         shapes = [arrays[n].shape for n in names]
@@ -274,7 +276,7 @@ class Function:
         ):
             what = "a shape that stretches to" if stretches else "shape"
             raise InvalidProblemError(
-                f"{NAMES.get(name, name)}: expected {what} {wanted}, got {array.shape}"
+                f"{self.names.get(name, name)}: expected {what} {wanted}, got {array.shape}"
             )
         if operand.type is Type.BOOL and isinstance(problem.formula, ScanFormula):
             along = axes[0]
@@ -296,7 +298,7 @@ class Function:
         key: tuple[Any, ...],
         axis_name: Any,
     ) -> Any:
-        lead = NAMES.get(self.elements[0], self.elements[0])
+        lead = self.names.get(self.elements[0], self.elements[0])
         if not shape:
             raise InvalidProblemError(f"{lead}: expected at least one dimension, got shape ()")
         given = [o for o in self.cuts if o.name in arrays]
@@ -483,7 +485,8 @@ def _body(kind: Rows, row: Op) -> list[str]:
     op = kind.forward
     named = {p.name: NAMES.get(p.name, p.name) for p in kind.parameters}
     required = [o.name for o in op.reads if not o.optional]
-    held = ", ".join(f"{n!r}: {NAMES.get(n, n)}" for n in required)
+    called = names_of(op)
+    held = ", ".join(f"{n!r}: {called.get(n, n)}" for n in required)
     lines = [*_hand_over(kind, row), f"arrays = {{{held}}}"]
     lines += [f"if {n} is not None: arrays[{n!r}] = {n}" for n in op.optional if n not in named]
     if "correction" in named:
@@ -508,7 +511,7 @@ def _body(kind: Rows, row: Op) -> list[str]:
         # Nothing has no extreme of its own, but what is masked may begin from anything.
         lines += [
             "if initial is not None:",
-            f"    if not size({NAMES.get(op.inputs[0], op.inputs[0])}): arrays['where'] = True",
+            f"    if not size({row.inputs[0]}): arrays['where'] = True",
             f"    return begun({op.kind!r}, {call}, initial)",
         ]
     return [*lines, f"return {call}"]

@@ -14,8 +14,8 @@ __all__ = ["TensorRef"]
 class TensorRef:
     """A tensor of any strides that lives in a one-dimensional buffer.
 
-    It may stand wherever an array may. Nothing is copied; the buffer is looked at when the
-    reference is used.
+    You can pass one wherever an array is expected. Nothing is copied; the buffer is only looked at
+    when the reference is used.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ def cumprod(
     """``torch.cumprod`` on pullback's kernels: y[j] = Π_{i≤j} x[i].
 
     Gradient: dx[j] = P[j]·R[j], P[j] = Π_{i<j} x[i], R[j] = dy[j] + x[j+1]·R[j+1].
-    Edges: no overflow or underflow inside.
+    Edge cases: no overflow or underflow inside.
     """
 
 def cummax(
@@ -111,7 +111,7 @@ def cummax(
     """``torch.cummax`` on pullback's kernels: y[j] = max_{i≤j} x[i].
 
     Gradient: dx[j] = Σ dy[i] over the i whose running maximum sits at j.
-    Edges: the first NaN wins from there on.
+    Edge cases: from the first NaN on, the result is NaN.
     """
 
 def cummin(
@@ -129,7 +129,7 @@ def cummin(
     """``torch.cummin`` on pullback's kernels: y[j] = min_{i≤j} x[i].
 
     Gradient: dx[j] = Σ dy[i] over the i whose running minimum sits at j.
-    Edges: the first NaN wins from there on.
+    Edge cases: from the first NaN on, the result is NaN.
     """
 
 def logcumsumexp(
@@ -146,7 +146,7 @@ def logcumsumexp(
     """``torch.logcumsumexp`` on pullback's kernels: y[j] = log Σ_{i≤j} exp(x[i]).
 
     Gradient: dx[k] = exp(x[k]−y[k])·S[k], S[k] = dy[k] + exp(y[k]−y[k+1])·S[k+1].
-    Edges: every exponent ≤ 0; a −inf prefix gives −inf.
+    Edge cases: every exponent ≤ 0; a −inf prefix gives −inf.
     """
 
 def sum(
@@ -163,7 +163,7 @@ def sum(
     """``torch.sum`` on pullback's kernels: y = Σ x.
 
     Gradient: dx = dy.
-    Edges: empty: 0.
+    Edge cases: empty: 0.
     """
 
 def mean(
@@ -180,7 +180,7 @@ def mean(
     """``torch.mean`` on pullback's kernels: y = Σ x / n.
 
     Gradient: dx = dy / n.
-    Edges: empty: NaN.
+    Edge cases: empty: NaN.
     """
 
 def amax(
@@ -197,7 +197,7 @@ def amax(
     """``torch.amax`` on pullback's kernels: y = max x.
 
     Gradient: dx = dy where x = y.
-    Edges: a NaN wins; empty: InvalidProblemError.
+    Edge cases: a NaN wins; empty: InvalidProblemError.
     """
 
 def amin(
@@ -214,7 +214,7 @@ def amin(
     """``torch.amin`` on pullback's kernels: y = min x.
 
     Gradient: dx = dy where x = y.
-    Edges: a NaN wins; empty: InvalidProblemError.
+    Edge cases: a NaN wins; empty: InvalidProblemError.
     """
 
 def prod(
@@ -231,7 +231,7 @@ def prod(
     """``torch.prod`` on pullback's kernels: y = Π x.
 
     Gradient: dx[j] = dy·Π_{i≠j} x[i].
-    Edges: no overflow or underflow inside; empty: 1.
+    Edge cases: no overflow or underflow inside; empty: 1.
     """
 
 def norm2(
@@ -248,7 +248,7 @@ def norm2(
     """``torch.linalg.vector_norm`` on pullback's kernels: y = √Σ x².
 
     Gradient: dx = dy·x/y.
-    Edges: no overflow or underflow inside; empty: 0.
+    Edge cases: no overflow or underflow inside; empty: 0.
     """
 
 def logsumexp(
@@ -264,7 +264,7 @@ def logsumexp(
     """``torch.logsumexp`` on pullback's kernels: y = log Σ exp(x).
 
     Gradient: dx = dy·exp(x−y).
-    Edges: empty: −inf.
+    Edge cases: empty: −inf.
     """
 
 def var(
@@ -282,7 +282,7 @@ def var(
     """``torch.var`` on pullback's kernels: y = Σ (x−mean)² / m, m = max(n−correction, 1).
 
     Gradient: dx = dy·2(x−mean)/m.
-    Edges: no overflow or underflow inside; empty: NaN.
+    Edge cases: no overflow or underflow inside; empty: NaN.
     """
 
 def std(
@@ -300,7 +300,7 @@ def std(
     """``torch.std`` on pullback's kernels: y = √(Σ (x−mean)² / m), m = max(n−correction, 1).
 
     Gradient: dx = dy·(x−mean)/(m·y).
-    Edges: no overflow or underflow inside; empty: NaN.
+    Edge cases: no overflow or underflow inside; empty: NaN.
     """
 
 def softmax(
@@ -315,7 +315,7 @@ def softmax(
     """``torch.softmax`` on pullback's kernels: y = exp(x) / Σ exp(x).
 
     Gradient: dx = y·(dy − Σ y·dy).
-    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
+    Edge cases: a row that is all −inf, or contains +inf or NaN, becomes NaN.
     """
 
 def log_softmax(
@@ -330,21 +330,21 @@ def log_softmax(
     """``torch.log_softmax`` on pullback's kernels: y = x − log Σ exp(x).
 
     Gradient: dx = dy − exp(y)·Σ dy.
-    Edges: a row of −inf alone, or with +inf or NaN in it, is NaN.
+    Edge cases: a row that is all −inf, or contains +inf or NaN, becomes NaN.
     """
 
 def sparsemax(input: Tensor, dim: int = -1) -> Tensor:
     """sparsemax: y = max(x − tau, 0), tau such that Σ y = 1.
 
     Gradient: dx = dy − mean of dy where y > 0.
-    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
+    Edge cases: equal elements get equal y; −inf gets 0; several +inf share 1; a row that is all −inf, or contains NaN, becomes NaN.
     """
 
 def entmax15(input: Tensor, dim: int = -1) -> Tensor:
     """entmax15: y = max(x/2 − tau, 0)², tau such that Σ y = 1.
 
     Gradient: dx = √y·(dy − Σ √y·dy / Σ √y).
-    Edges: equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf alone, is NaN.
+    Edge cases: equal elements get equal y; −inf gets 0; several +inf share 1; a row that is all −inf, or contains NaN, becomes NaN.
     """
 
 def lerp(
@@ -353,7 +353,7 @@ def lerp(
     """``torch.lerp`` on pullback's kernels: y = a + w·(b−a).
 
     Gradient: da = (1−w)·dy, db = w·dy, dweight = (b−a)·dy.
-    Edges: NaN and inf in the weight propagate.
+    Edge cases: NaN and inf in the weight propagate.
     """
 
 def segment_sum(
@@ -368,7 +368,7 @@ def segment_sum(
     """segment_sum: output[s] = Σ input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[ids[n]].
-    Edges: empty: 0; an id out of range raises, or drops its row.
+    Edge cases: empty: 0; an id out of range raises, or its row is dropped.
     """
 
 def segment_mean(
@@ -383,7 +383,7 @@ def segment_mean(
     """segment_mean: output[s] = Σ input[n] / n_s over ids[n] = s.
 
     Gradient: d_input[n] = d_output[ids[n]] / n_s.
-    Edges: empty: 0; an id out of range raises, or drops its row.
+    Edge cases: empty: 0; an id out of range raises, or its row is dropped.
     """
 
 def segment_max(
@@ -400,7 +400,7 @@ def segment_max(
     """segment_max: output[s] = max input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[s] where input[n] = output[s], s = ids[n].
-    Edges: a NaN wins; empty: −inf, or what empty= says; an id out of range raises, or drops its row.
+    Edge cases: a NaN wins; empty: −inf, or the value of empty=; an id out of range raises, or its row is dropped.
     """
 
 def segment_min(
@@ -417,7 +417,7 @@ def segment_min(
     """segment_min: output[s] = min input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[s] where input[n] = output[s], s = ids[n].
-    Edges: a NaN wins; empty: +inf, or what empty= says; an id out of range raises, or drops its row.
+    Edge cases: a NaN wins; empty: +inf, or the value of empty=; an id out of range raises, or its row is dropped.
     """
 
 def segment_prod(
@@ -432,7 +432,7 @@ def segment_prod(
     """segment_prod: output[s] = Π input[n] over ids[n] = s.
 
     Gradient: d_input[n] = d_output[s]·Π input[m] over the other rows m of s = ids[n].
-    Edges: no overflow or underflow inside; empty: 1; an id out of range raises, or drops its row.
+    Edge cases: no overflow or underflow inside; empty: 1; an id out of range raises, or its row is dropped.
     """
 
 def segment_logsumexp(
@@ -447,7 +447,7 @@ def segment_logsumexp(
     """segment_logsumexp: output[s] = log Σ exp(input[n]) over ids[n] = s.
 
     Gradient: d_input[n] = d_output[s]·exp(input[n]−output[s]), s = ids[n].
-    Edges: empty: −inf; an id out of range raises, or drops its row.
+    Edge cases: empty: −inf; an id out of range raises, or its row is dropped.
     """
 
 def segment_softmax(
@@ -462,7 +462,7 @@ def segment_softmax(
     """segment_softmax: y[n] = exp(input[n]) / Σ exp(input[m]) over ids[m] = ids[n].
 
     Gradient: d_input[n] = y[n]·(dy[n] − Σ y[m]·dy[m] over ids[m] = ids[n]).
-    Edges: an id out of range raises, or gives zeros.
+    Edge cases: an id out of range raises, or its row is 0.
     """
 
 def segment_log_softmax(
@@ -477,7 +477,7 @@ def segment_log_softmax(
     """segment_log_softmax: y[n] = input[n] − log Σ exp(input[m]) over ids[m] = ids[n].
 
     Gradient: d_input[n] = dy[n] − exp(y[n])·Σ dy[m] over ids[m] = ids[n].
-    Edges: an id out of range raises, or gives zeros.
+    Edge cases: an id out of range raises, or its row is 0.
     """
 
 @overload
@@ -495,7 +495,7 @@ def linear_recurrence(
     """linear_recurrence: y[t] = a[t]·y[t−1] + b[t], y[−1] = initial or 0.
 
     Gradient: g[t] = dy[t] + a[t+1]·g[t+1], da[t] = g[t]·y[t−1], db = g, d_initial = a[0]·g[0].
-    Edges: a = 0 cuts, inf and NaN before it included; a state of 0 passes nothing on.
+    Edge cases: a = 0 cuts off everything before it, even inf and NaN; a state of 0 passes nothing on.
     """
 
 @overload
@@ -521,7 +521,7 @@ def discounted_sum(
     """discounted_sum: y[t] = x[t] + γ[t]·(1−done[t])·y[t+1].
 
     Gradient: dx[t] = dy[t] + γ[t−1]·(1−done[t−1])·dx[t−1].
-    Edges: nothing crosses a step that is done, not inf and not NaN.
+    Edge cases: nothing crosses a step that is done, not even inf or NaN.
     """
 
 def gae(
@@ -538,7 +538,7 @@ def gae(
     """gae: A[t] = δ[t] + γλ·(1−(terminated or truncated))·A[t+1], δ[t] = r[t] + γ·(1−terminated)·v′[t] − v[t]; returns = A + v.
 
     The results are constants.
-    Edges: the value behind a terminated step is not read.
+    Edge cases: the value after a terminated step is not read.
     """
 
 def cross_entropy(
@@ -553,5 +553,5 @@ def cross_entropy(
     """cross_entropy: loss = lse − (1−e)·x[target] − e·mean(x) + z·lse², lse = log Σ exp(x).
 
     Gradient: d_logits = d_loss·((1+2z·lse)·exp(x−lse) − (1−e)·[j = target] − e/n).
-    Edges: ignored rows give 0 and 0; a target out of range raises.
+    Edge cases: ignored rows have loss 0 and lse 0; a target out of range raises.
     """

@@ -79,9 +79,12 @@ def docstring(of: Kind, arguments: Sequence[Argument]) -> str:
         lines += [_head(argument), f"    {argument.doc}"]
     lines += ["", "Returns", "-------"]
     if torch_has is not None and torch_has.result is not None:
-        lines += ["values, indices : Tensor", "    As torch returns them; no gradient by indices."]
+        lines += [
+            "values, indices : Tensor",
+            "    As in torch; no gradient flows through the indices.",
+        ]
     elif len(forward.writes) == 1:
-        lines += ["Tensor", "    Of the input's dtype."]
+        lines += ["Tensor", "    Same dtype as the input."]
     else:
         for o in forward.writes:
             asked = f" Only with {o.asked_by}." if o.asked_by else ""
@@ -89,7 +92,7 @@ def docstring(of: Kind, arguments: Sequence[Argument]) -> str:
     gradient = f"Gradient: {backward.formula}." if backward else "The results are constants."
     lines += ["", "Notes", "-----", gradient]
     if forward.edges:
-        lines.append(f"Edges: {forward.edges}.")
+        lines.append(f"Edge cases: {forward.edges}.")
     example = _example(of)
     if example:
         lines += ["", "Examples", "--------", *example]

@@ -42,11 +42,11 @@ class Argument:
         return self.name if self.default is REQUIRED else f"{self.name}={self.default!r}"
 
 
-_DTYPE = Argument("dtype", "torch.dtype | None", "Type the input is cast to first.", None)
+_DTYPE = Argument("dtype", "torch.dtype | None", "Type to cast the input to first.", None)
 _OUT = Argument(
     "out",
     "Tensor | tuple[Tensor, ...] | None",
-    "Where to write, without a gradient; resized if it has another shape, as torch does it.",
+    "Buffer for the result, without a gradient; resized if its shape differs, as torch does.",
     None,
 )
 # What NumPy calls some arguments, which torch takes too.
@@ -54,7 +54,7 @@ NUMPYS = {"dim": "axis", "keepdim": "keepdims"}
 _UNBIASED = Argument(
     "unbiased",
     "bool | None",
-    "torch's older form: a correction of 1 or 0. May stand in the place of dim.",
+    "torch's older form of correction, for 1 or 0. May also be given in place of dim.",
     None,
 )
 

@@ -11,13 +11,15 @@ from .shared import DY, Y
 A = Operand("a", doc="Value at weight 0.")
 B = Operand("b", doc="Value at weight 1, of the same shape.")
 WEIGHT = Parameter(
-    "weight", parse.real, is_data=True, is_positional=True, doc="A number, or an array of them."
+    "weight", parse.real, is_data=True, is_positional=True, doc="A number, or an array of numbers."
 )
 WEIGHTS = Operand("weight", optional=True, broadcasts=True, doc=WEIGHT.doc)
 
 
 def _saved(name: str) -> Operand:
-    return Operand(name, optional=True, doc="As in the forward; needed with an array of weights.")
+    return Operand(
+        name, optional=True, doc="As in the forward pass; needed if the weight is an array."
+    )
 
 
 def _gradient(name: str, asked_by: str = "") -> Operand:
@@ -57,7 +59,7 @@ ROWS = (
         "backward",
         Text(
             "da = (1−w)·dy, db = w·dy, dweight = (b−a)·dy",
-            f"{_EDGES}; dweight for an array of weights, of the full shape",
+            f"{_EDGES}; dweight, of the full shape, only if the weight is an array",
             ("lerp_backward(np.array([4.0]), weight=0.25)", "(array([3.]), array([1.]))"),
         ),
         (DY, WEIGHTS, _saved("a"), _saved("b")),

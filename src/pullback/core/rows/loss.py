@@ -25,14 +25,14 @@ HOW = (
         parse.optional_integer,
         None,
         is_data=True,
-        doc="The target of rows that count nothing: their loss, lse and gradient are 0.",
+        doc="Rows with this target are ignored: their loss, lse and gradient are 0.",
     ),
     Parameter(
         "label_smoothing",
         parse.fraction,
         0.0,
         is_data=True,
-        doc="Shared out evenly over all classes, from 0 to 1.",
+        doc="How much of the target is spread evenly over all classes, from 0 to 1.",
     ),
     Parameter("z_loss", parse.penalty, 0.0, is_data=True, doc="Weight of lse² in the loss."),
 )
@@ -45,7 +45,7 @@ ROWS = (
         "forward",
         Text(
             "loss = lse − (1−e)·x[target] − e·mean(x) + z·lse², lse = log Σ exp(x)",
-            "ignored rows give 0 and 0; a target out of range raises",
+            "ignored rows have loss 0 and lse 0; a target out of range raises",
             (
                 "cross_entropy(np.zeros((1, 2)), np.array([1]))",
                 "(array([0.69314718]), array([0.69314718]))",
@@ -64,7 +64,7 @@ ROWS = (
         "backward",
         Text(
             "d_logits = d_loss·((1+2z·lse)·exp(x−lse) − (1−e)·[j = target] − e/n)",
-            "ignored rows give 0; may be written over the logits",
+            "ignored rows have gradient 0; out may be the logits",
             (
                 "cross_entropy_backward(np.ones(1), logits=np.zeros((1, 2)), "
                 "target=np.array([1]), lse=np.log([2.0]))",

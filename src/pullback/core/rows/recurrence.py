@@ -16,21 +16,25 @@ def _state(name: str, doc: str, **how: object) -> Operand:
     return Operand(name, Role.ROW, Type.STATE, doc=doc, **how)  # type: ignore[arg-type]
 
 
-A = Operand("a", doc="What the state is multiplied by; may be a broadcast view.")
-B = Operand("b", doc="What is added, of the same shape.")
-INITIAL = _state("initial", "The state in front of each row; 0 without it.", optional=True)
-FINAL = _state("final", "The state behind each row, in float64.", asked_by="return_final")
+A = Operand("a", doc="Factor of the previous state; may be a broadcast view.")
+B = Operand("b", doc="What is added at each step; same shape as a.")
+INITIAL = _state(
+    "initial", "The state before the first step of each row; 0 if not given.", optional=True
+)
+FINAL = _state(
+    "final", "The state after the last step of each row, in float64.", asked_by="return_final"
+)
 D_FINAL = _state("d_final", "Gradient with respect to the final state.", optional=True)
 D_INITIAL = _state("d_initial", "Gradient with respect to the initial state.", asked_by="initial")
 RETURN_FINAL = Parameter(
-    "return_final", parse.flag, False, doc="Give the final state too, as float64."
+    "return_final", parse.flag, False, doc="Also return the final state, as float64."
 )
 DISCOUNT = Parameter(
     "discount",
     parse.real,
     is_data=True,
     is_positional=True,
-    doc="A number, or one for each step.",
+    doc="One number, or one for each step.",
     usual=0.99,
 )
 DISCOUNTS = Operand("discount", optional=True, broadcasts=True, doc=DISCOUNT.doc)
@@ -40,7 +44,7 @@ def _done(name: str, doc: str) -> Operand:
     return Operand(name, type=Type.BOOL, optional=True, broadcasts=True, doc=doc)
 
 
-DONE = _done("done", "True at the last step of an episode: nothing of the next step counts in it.")
+DONE = _done("done", "True at the last step of an episode: nothing after that step counts.")
 
 ROWS = (
     Op(
@@ -50,7 +54,7 @@ ROWS = (
         "forward",
         Text(
             "y[t] = a[t]·y[t−1] + b[t], y[−1] = initial or 0",
-            "a = 0 cuts, inf and NaN before it included; a state of 0 passes nothing on",
+            "a = 0 cuts off everything before it, even inf and NaN; a state of 0 passes nothing on",
             ("linear_recurrence(np.full(3, 0.5), np.ones(3))", "array([1.  , 1.5 , 1.75])"),
         ),
         (A, B, INITIAL, RESETS, RUN_OFFSETS),
@@ -65,7 +69,7 @@ ROWS = (
         "backward",
         Text(
             "g[t] = dy[t] + a[t+1]·g[t+1], da[t] = g[t]·y[t−1], db = g, d_initial = a[0]·g[0]",
-            "a = 0 cuts; without initial there is no d_initial",
+            "a = 0 cuts off everything behind it; d_initial only if initial is given",
             (
                 "linear_recurrence_backward(np.ones(3), a=np.full(3, 0.5), "
                 "y=np.array([1.0, 1.5, 1.75]))",
@@ -74,7 +78,7 @@ ROWS = (
         ),
         (
             DY,
-            replace(A, doc="As in the forward."),
+            replace(A, doc="As in the forward pass."),
             SAVED_Y,
             INITIAL,
             D_FINAL,
@@ -97,10 +101,15 @@ ROWS = (
         "forward",
         Text(
             "y[t] = x[t] + γ[t]·(1−done[t])·y[t+1]",
-            "nothing crosses a step that is done, not inf and not NaN",
+            "nothing crosses a step that is done, not even inf or NaN",
             ("discounted_sum(np.ones(3), 0.5)", "array([1.75, 1.5 , 1.  ])"),
         ),
-        (X, DISCOUNTS, DONE, replace(INITIAL, doc="The sum behind each row; 0 without it.")),
+        (
+            X,
+            DISCOUNTS,
+            DONE,
+            replace(INITIAL, doc="The sum after the last step of each row; 0 if not given."),
+        ),
         (Y,),
         recurrence.discounted_sum,
         (DISCOUNT, KEYWORD_AXIS),
@@ -128,7 +137,7 @@ ROWS = (
         Text(
             "A[t] = δ[t] + γλ·(1−(terminated or truncated))·A[t+1], "
             "δ[t] = r[t] + γ·(1−terminated)·v′[t] − v[t]; returns = A + v",
-            "the value behind a terminated step is not read",
+            "the value after a terminated step is not read",
             (
                 "gae(np.ones(2), np.zeros(2), np.zeros(2), gamma=0.5, lam=1.0)",
                 "(array([1.5, 1. ]), array([1.5, 1. ]))",
@@ -139,16 +148,17 @@ ROWS = (
             Operand("values", doc="The value of the state each step begins in."),
             Operand("next_values", doc="The value of the state each step leads to."),
             _done(
-                "terminated", "True where the state a step leads to is terminal: it has no value."
+                "terminated",
+                "True where the state a step leads to is terminal, and so has no value.",
             ),
             _done(
                 "truncated",
-                "True where an episode was cut short: it has a value, and no next step.",
+                "True where an episode was cut short: the state has a value, but no next step.",
             ),
         ),
         (
-            Operand("advantages", doc="A."),
-            Operand("returns", doc="A + v."),
+            Operand("advantages", doc="The advantages A."),
+            Operand("returns", doc="The returns A + v."),
         ),
         recurrence.gae,
         (
@@ -156,7 +166,7 @@ ROWS = (
                 "gamma", parse.fraction, is_data=True, doc="The discount, from 0 to 1.", usual=0.99
             ),
             Parameter(
-                "lam", parse.fraction, is_data=True, doc="How far ahead to look, from 0 to 1."
+                "lam", parse.fraction, is_data=True, doc="The weight of later steps, from 0 to 1."
             ),
             KEYWORD_AXIS,
         ),

@@ -12,7 +12,7 @@ from ..declare import Op, Parameter, Text
 from .shared import DX, ROW_DY, ROW_Y, SAVED_ROW_Y, SAVED_X, WHERE, X, ties, with_mask
 
 AXES = Parameter(
-    "axis", parse.axes, None, is_positional=True, doc="The axes; None means all of them."
+    "axis", parse.axes, None, is_positional=True, doc="The axes to reduce; None means all of them."
 )
 KEEPDIMS = Parameter("keepdims", parse.flag, False, doc="Keep the reduced axes at length 1.")
 CORRECTION = Parameter(
@@ -21,7 +21,7 @@ CORRECTION = Parameter(
     1,
     is_data=True,
     alias="ddof",
-    doc="m = max(n - correction, 1).",
+    doc="The sum of squares is divided by max(n - correction, 1).",
 )
 SHAPE = Parameter("shape", parse.shape, doc="Shape of the forward's input.")
 

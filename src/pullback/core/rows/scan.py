@@ -13,7 +13,7 @@ from .shared import AXIS, DX, DY, RESETS, REVERSE, RUN_OFFSETS, SAVED_X, SAVED_Y
 Records = Callable[..., Formula]
 
 EXCLUSIVE = Parameter(
-    "exclusive", parse.flag, False, (False, True), doc="Leave the element itself out."
+    "exclusive", parse.flag, False, (False, True), doc="Leave out the element itself."
 )
 FIRST_OR_LAST = Parameter("ties", parse.ties, "first", ("first", "last"), doc=TIES)
 
@@ -55,7 +55,7 @@ def _made(records: Records | Formula) -> Records:
     return records if callable(records) else lambda **_: records
 
 
-_NAN = "the first NaN wins from there on"
+_NAN = "from the first NaN on, the result is NaN"
 _TIES = f"ties 'first' or 'last'; {_NAN}"
 
 ROWS = (
@@ -81,7 +81,7 @@ ROWS = (
         ),
         Text(
             "dx[j] = P[j]·R[j], P[j] = Π_{i<j} x[i], R[j] = dy[j] + x[j+1]·R[j+1]",
-            "exact at any number of zeros; no overflow inside where the result has none",
+            "exact with any number of zeros; no overflow inside unless the result overflows",
             (
                 "cumprod_backward(np.ones(3), x=np.array([2.0, 0.0, 4.0]), "
                 "y=np.array([2.0, 0.0, 0.0]))",

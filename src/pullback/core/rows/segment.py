@@ -24,10 +24,13 @@ OFFSETS = Operand(
     doc="Instead of ids: where each segment begins, and where the last one ends.",
 )
 CUTS = (IDS, OFFSETS)
-INPUT = Operand("input", known_as="x", doc="The rows, of any number of further dimensions.")
-OUTPUT = Operand("output", Role.ROW, known_as="y", doc="One row for every segment.")
+INPUT = Operand("input", known_as="x", doc="The rows; any number of further dimensions.")
+OUTPUT = Operand("output", Role.ROW, known_as="y", doc="One row per segment.")
 D_OUTPUT = Operand(
-    "d_output", Role.ROW, known_as="dy", doc="Gradient with respect to the output, a row a segment."
+    "d_output",
+    Role.ROW,
+    known_as="dy",
+    doc="Gradient with respect to the output, one row per segment.",
 )
 D_INPUT = Operand("d_input", known_as="dx", doc="Gradient with respect to the input.")
 Y = Operand("y", doc="The result, of the shape of the input.")
@@ -37,12 +40,14 @@ NUM_SEGMENTS = Parameter(
     parse.optional_count,
     None,
     is_positional=True,
-    doc="Number of segments; offsets tell it.",
+    doc="Number of segments; not needed with offsets.",
 )
 NUM_INPUTS = Parameter(
-    "num_inputs", parse.optional_count, None, doc="Number of rows; ids tell it, as does the input."
+    "num_inputs", parse.optional_count, None, doc="Number of rows; not needed with ids."
 )
-SORTED = Parameter("sorted", parse.flag, False, doc="The ids ascend, which saves ordering them.")
+SORTED = Parameter(
+    "sorted", parse.flag, False, doc="Promises that ids ascend, which saves sorting them."
+)
 OUT_OF_RANGE = Parameter(
     "out_of_range",
     parse.out_of_range,
@@ -115,8 +120,8 @@ def declare_segment_softmax(
 
 
 _IDS, _IDS_BACK = (
-    "an id out of range raises, or drops its row",
-    ("an id out of range raises, or gives zeros"),
+    "an id out of range raises, or its row is dropped",
+    ("an id out of range raises, or its row is 0"),
 )
 _X = "np.array([[1.0], [2.0], [4.0]])"
 _CUT = "np.array([1, 0, 1])"
@@ -175,7 +180,7 @@ ROWS = (
         "segment_max",
         Text(
             "output[s] = max input[n] over ids[n] = s",
-            f"a NaN wins; empty: −inf, or what empty= says; {_IDS}",
+            f"a NaN wins; empty: −inf, or the value of empty=; {_IDS}",
             _shown("max", "array([[2.],\n       [4.]])"),
         ),
         Text(
@@ -192,7 +197,7 @@ ROWS = (
         "segment_min",
         Text(
             "output[s] = min input[n] over ids[n] = s",
-            f"a NaN wins; empty: +inf, or what empty= says; {_IDS}",
+            f"a NaN wins; empty: +inf, or the value of empty=; {_IDS}",
             _shown("min", "array([[2.],\n       [1.]])"),
         ),
         Text(
@@ -248,7 +253,7 @@ ROWS = (
         "segment_softmax",
         Text(
             "y[n] = exp(input[n]) / Σ exp(input[m]) over ids[m] = ids[n]",
-            "an id out of range raises, or gives zeros",
+            "an id out of range raises, or its row is 0",
             (
                 "segment_softmax(np.zeros((3, 1)), np.array([1, 0, 1]), 2)",
                 "array([[0.5],\n       [1. ],\n       [0.5]])",
@@ -270,7 +275,7 @@ ROWS = (
         "segment_log_softmax",
         Text(
             "y[n] = input[n] − log Σ exp(input[m]) over ids[m] = ids[n]",
-            "an id out of range raises, or gives zeros",
+            "an id out of range raises, or its row is 0",
             (
                 "segment_log_softmax(np.zeros((2, 1)), np.array([0, 0]), 1)",
                 "array([[-0.69314718],\n       [-0.69314718]])",
@@ -278,7 +283,7 @@ ROWS = (
         ),
         Text(
             "d_input[n] = dy[n] − exp(y[n])·Σ dy[m] over ids[m] = ids[n]",
-            f"y = −inf: exp(y) is 0; {_IDS_BACK}",
+            f"where y = −inf, exp(y) is 0; {_IDS_BACK}",
             (
                 "segment_log_softmax_backward(np.array([[1.0], [0.0]]), np.array([0, 0]), "
                 "y=np.log(np.full((2, 1), 0.5)))",

@@ -11,30 +11,34 @@ from ..declare import Operand, Parameter, Role, Type
 
 X = Operand(
     "x",
-    doc="Of float32, float64, float16 or bfloat16, any rank and strides.",
+    doc="Elements are float32, float64, float16 or bfloat16; any rank and strides.",
 )
 SAVED_X = Operand("x", doc="Input of the forward pass.")
 Y = Operand("y", doc="The result.")
 SAVED_Y = Operand("y", doc="Saved output of the forward pass.")
 DY = Operand("dy", doc="Gradient with respect to the output of the forward pass.")
 DX = Operand("dx", doc="Gradient with respect to x.")
-ROW_Y = Operand("y", Role.ROW, doc="The result, one element for every row.")
+ROW_Y = Operand("y", Role.ROW, doc="The result, one element per row.")
 SAVED_ROW_Y = Operand("y", Role.ROW, doc="Saved output of the forward pass.")
 ROW_DY = Operand("dy", Role.ROW, doc=DY.doc)
 
 AXIS = Parameter(
-    "axis", parse.axis, -1, is_positional=True, doc="The axis; negative counts from the end."
+    "axis", parse.axis, -1, is_positional=True, doc="The axis; a negative one counts from the end."
 )
 REVERSE = Parameter(
-    "reverse", parse.flag, False, (False, True), doc="The forward scan runs from the end."
+    "reverse",
+    parse.flag,
+    False,
+    (False, True),
+    doc="The forward scan runs from the end of the axis.",
 )
 RESETS = Operand(
     "resets",
     type=Type.BOOL,
     optional=True,
     broadcasts=True,
-    doc="True where a new run begins, in memory order: nothing is carried across the border before "
-    "it, in either direction. Broadcast along any axis but the scan's.",
+    doc="True where a new run begins, in memory order: nothing is carried across the border "
+    "in front of it, in either direction. Broadcasts along any axis except the scan's.",
 )
 RUN_OFFSETS = Operand(
     "offsets",
@@ -42,7 +46,8 @@ RUN_OFFSETS = Operand(
     Type.INDEX,
     optional=True,
     known_as="resets",
-    doc="Where runs begin along the axis, and the length of the axis; the same for every row.",
+    doc="Where each run begins along the axis, followed by the length of the axis; the same for "
+    "every row.",
 )
 WHERE = Operand(
     "where",
@@ -50,10 +55,10 @@ WHERE = Operand(
     optional=True,
     known_as="mask",
     broadcasts=True,
-    doc="True where an element counts; the others are not read. Broadcast to the full shape.",
+    doc="True for the elements to include; the others are not read. Broadcasts to the full shape.",
 )
 
-TIES = "Who takes the gradient where several elements hold the extreme."
+TIES = "Which elements receive the gradient if several hold the extreme."
 
 
 def ties(records: Formula | Mapping[str, Formula]) -> tuple[Parameter, ...]:

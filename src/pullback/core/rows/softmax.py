@@ -55,10 +55,10 @@ def declare_projection(
     )
 
 
-SOFTMAX_EDGES = "a row of −inf alone, or with +inf or NaN in it, is NaN"
+SOFTMAX_EDGES = "a row that is all −inf, or contains +inf or NaN, becomes NaN"
 PROJECTION_EDGES = (
-    "equal elements have equal y, −inf has 0; several +inf share 1; a row with NaN, or of −inf "
-    "alone, is NaN"
+    "equal elements get equal y; −inf gets 0; several +inf share 1; a row that is all −inf, or "
+    "contains NaN, becomes NaN"
 )
 
 ROWS = (
@@ -88,7 +88,7 @@ ROWS = (
         ),
         Text(
             "dx = dy − exp(y)·Σ dy",
-            "y = −inf: exp(y) is 0",
+            "where y = −inf, exp(y) is 0",
             (
                 "log_softmax_backward(np.array([1.0, 0.0]), y=np.array([0.0, -np.inf]))",
                 "array([0., 0.])",
@@ -107,7 +107,7 @@ ROWS = (
         ),
         Text(
             "dx = dy − mean of dy where y > 0",
-            "y = 0: 0; the mean is of dy where y > 0",
+            "where y = 0 the gradient is 0; the mean is over dy where y > 0",
             (
                 "sparsemax_backward(np.array([1.0, 0.0, 2.0]), y=np.array([0.75, 0.25, 0.0]))",
                 "array([ 0.5, -0.5,  0. ])",
@@ -125,7 +125,7 @@ ROWS = (
         ),
         Text(
             "dx = √y·(dy − Σ √y·dy / Σ √y)",
-            "y = 0: 0, whatever dy is there",
+            "where y = 0 the gradient is 0, whatever dy is",
             (
                 "entmax15_backward(np.array([1.0, 0.0, 2.0]), y=np.array([0.5, 0.5, 0.0]))",
                 "array([ 0.35355339, -0.35355339,  0.        ])",

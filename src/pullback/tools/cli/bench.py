@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from .output import (
     EXISTING,
     FILE,
     console,
+    ensure_all_writable,
     ensure_writable,
     read_json,
     steps,
@@ -31,10 +33,10 @@ from .records import RecordOptions, choices_of
 EPILOG = """
 \b
 Examples:
-  pullback bench                                  all ops, f32: some minutes
+  pullback bench                                  all ops, f32; some minutes
   pullback bench softmax cumsum --dtypes f32,bf16 --shapes 4096x4096 --axes -1
-  pullback bench --grid --json now.json           all sizes: half an hour
-  pullback bench --full --json now.json           hours; Ctrl-C, then go on
+  pullback bench --grid --json now.json           all sizes; half an hour
+  pullback bench --full --json now.json           hours; can be resumed
   pullback bench --from now.json --html now.html --plot now.png
   pullback bench --compare before.json
   pullback bench cumprod --exclusive --resets --peers jax,torch
@@ -59,43 +61,50 @@ class _TimeIsUp(Exception):
 @click.command("bench", cls=RecordOptions, epilog=EPILOG)
 @click.argument("ops", nargs=-1, type=OP)
 @click.option(
-    "--quick", "mode", flag_value="quick", default=True, help="Some minutes (the default)."
+    "--quick", "mode", flag_value="quick", default=True, help="Takes some minutes (the default)."
 )
 @click.option(
     "--full",
     "mode",
     flag_value="full",
-    help="All shapes and peers: hours. Saved case by case; the same command continues.",
+    help="All shapes and peers; takes hours. Saved after every case; run it again to continue.",
 )
 @click.option(
     "--grid",
     "mode",
     flag_value="grid",
-    help="Every op both ways, from 16x64 to beyond the caches: half an hour. Saved case by case.",
+    help="Every op, forward and backward, from 16x64 to beyond the caches; half an hour. Saved "
+    "after every case.",
 )
-@click.option("--minutes", type=click.FloatRange(min=0), help="Stop after so long.")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Stop after this many minutes.")
 @click.option("--direction", type=click.Choice(b.DIRECTIONS),
               help="Default: backward; both with --grid.")  # fmt: skip
-@click.option("--dtypes", type=DTYPE_LIST, help="Such as f32,bf16.")
-@click.option("--shapes", type=SHAPE_LIST, help="Such as 4096x4096,64x256x1024.")
-@click.option("--axes", type=AXIS_LIST, help="Such as -1,0.")
+@click.option("--dtypes", type=DTYPE_LIST, help="For example f32,bf16.")
+@click.option("--shapes", type=SHAPE_LIST, help="For example 4096x4096,64x256x1024.")
+@click.option("--axes", type=AXIS_LIST, help="For example -1,0.")
 @click.option("--segments", type=click.IntRange(min=1),
-              help="That rows of --shapes are cut into; else a 26th of the rows.")  # fmt: skip
+              help="Number of segments for the rows of --shapes; default: rows / 26.")  # fmt: skip
 @click.option("--order", type=ListOf("order", str.strip, b.ORDERS),
-              help="Of segment ids: sorted,random, or one of them.")  # fmt: skip
+              help="Order of segment ids: sorted,random, or one of them.")  # fmt: skip
 @click.option("--threads", type=THREADS, help="Default: all CPUs.")
 @click.option("--peers", type=PEER_LIST, help=f"From {', '.join(b.PEERS)}; or none, or all.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Samples per contender.")
 @click.option("--stat", type=click.Choice(["min", "median"]), default="min", show_default=True)
 @click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True,
-              help="Where the kernels run; on a GPU a line is printed for each case.")  # fmt: skip
-@click.option("--scaling", is_flag=True, help="Time against size, zeros and threads instead.")
-@click.option("--frontends", is_flag=True, help="Forward and backward in torch and JAX instead.")
+              help="Where the kernels run; on a GPU one line is printed per case.")  # fmt: skip
+@click.option(
+    "--scaling", is_flag=True, help="Instead, measure time against size, zeros and threads."
+)
+@click.option(
+    "--frontends", is_flag=True, help="Instead, time forward and backward through torch and JAX."
+)
 @click.option("--json", "json_file", type=FILE, help="Write the report to a file (- for stdout).")
-@click.option("--from", "from_file", type=EXISTING, help="Show a saved report, measure nothing.")
-@click.option("--plot", "plot_file", type=FILE, help="Draw bars into a PNG file.")
-@click.option("--html", "html_file", type=FILE, help="Write one page that needs no network.")
-@click.option("--compare", "old_file", type=EXISTING, help="What changed since that JSON report.")
+@click.option("--from", "from_file", type=EXISTING, help="Show a saved report and measure nothing.")
+@click.option("--plot", "plot_file", type=FILE, help="Draw a bar chart as a PNG file.")
+@click.option("--html", "html_file", type=FILE, help="Write an HTML page that needs no network.")
+@click.option(
+    "--compare", "old_file", type=EXISTING, help="Show what changed since this JSON report."
+)
 def command(
     ops: tuple[str, ...],
     mode: str,
@@ -120,11 +129,11 @@ def command(
     old_file: Path | None,
     **choices: Any,
 ) -> None:
-    """Time ops beside a copy of the same bytes and beside other libraries.
+    """Time ops against a copy of the same number of bytes and against other libraries.
 
-    Every case is checked first; a wrong result gets no time. A peer's ratio is its time over that
-    of plan.run into the caller's buffer: 2x means that pullback takes half the time. What chooses
-    another form of an op, such as --exclusive or --resets, is timed for those ops that have it.
+    Every case is checked first; a wrong result is not timed. A peer's ratio is its time over that
+    of plan.run into the caller's buffer: 2x means that pullback takes half the time. Options that
+    select a form of an op, such as --exclusive or --resets, apply to the ops that have it.
     """
     given = {
         "--scaling": scaling,
@@ -168,15 +177,16 @@ def command(
                   "--frontends")  # fmt: skip
         _refuse("--scaling", given, (*unused, "a choice of an op's form"))
         if dtypes and len(dtypes) > 1:
-            raise click.ClickException("--scaling: one of the dtypes at a time")
+            raise click.ClickException("--scaling: takes one dtype at a time")
     elif frontends:
         _refuse(
             "--frontends",
             given,
             [n for n in given if n not in ("--shapes", "--frontends", "--threads")],
         )
-    for path in (json_file, plot_file, html_file):
-        ensure_writable(path)
+    ensure_all_writable(json_file, plot_file, html_file)
+    if minutes is not None and not math.isfinite(minutes):
+        raise click.ClickException(f"--minutes: expected a finite number, got {minutes}")
     if plot_file:
         require()
     old = _old_report(old_file) if old_file else None
@@ -199,7 +209,7 @@ def command(
         _frontends(chosen, shapes, settings, json_file)
         return
     if segments and not shapes:
-        raise click.ClickException("--segments: say --shapes too, such as 477263x256")
+        raise click.ClickException("--segments: needs --shapes too, such as 477263x256")
     grid = dataclasses.replace(GRIDS[mode], orders=order or GRIDS[mode].orders, into=segments)
     picked = choices_of(chosen, choices)
     cases = list(b.cells(grid, chosen, dtypes or (), shapes or (), axes or (), picked))
@@ -281,7 +291,7 @@ def _refuse(mode: str, given: Mapping[str, Any], unused: Iterable[str]) -> None:
     """Fail over an option that would be ignored."""
     for name in unused:
         if given[name]:
-            raise click.ClickException(f"{mode} does not go with {name}")
+            raise click.ClickException(f"{mode} cannot be combined with {name}")
 
 
 def _old_report(path: Path) -> dict[str, Any]:

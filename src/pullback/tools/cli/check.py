@@ -15,17 +15,17 @@ from ...core.elements import FLOATS
 from ..bench import named_ops
 from . import on_device, tables
 from .on_device import DEVICES
-from .output import FILE, console, ensure_writable, steps, write_atomically, write_json
+from .output import FILE, console, ensure_all_writable, steps, write_atomically, write_json
 from .parameters import DTYPE_LIST, OP
 
 EPILOG = """
 \b
 Examples:
-  pullback check                         every op and dtype: some minutes
+  pullback check                         every op and dtype; some minutes
   pullback check softmax cumprod --dtypes f32,bf16
   pullback check --json check.json --html check.html
-  pullback check --digest                the bytes, beside the published ones
-  pullback check --device cuda           the kernels of the GPU that is here
+  pullback check --digest                compare bytes with the published ones
+  pullback check --device cuda           the kernels of this machine's GPU
 
 The exit code is 0 if all pass and 1 if any fails.
 """
@@ -62,15 +62,15 @@ def _digest(chosen: Sequence[Op], dtypes: Sequence[str], json_file: Path | None)
 @click.option("--dtypes", type=DTYPE_LIST, default=",".join(FLOATS), show_default=True)
 @click.option("--direction", type=click.Choice(["backward", "forward", "both"]), default="both",
               show_default=True)  # fmt: skip
-@click.option("--torch/--no-torch", "with_torch", default=None, help="Measure torch's errors too.")
+@click.option("--torch/--no-torch", "with_torch", default=None, help="Also measure torch's errors.")
 @click.option("--device", type=click.Choice(DEVICES), default="cpu", show_default=True,
               help="Where the kernels run.")  # fmt: skip
-@click.option("--long", "long", is_flag=True, help="One line for each op and dtype.")
+@click.option("--long", "long", is_flag=True, help="One line per op and dtype.")
 @click.option(
-    "--digest", is_flag=True, help="Digests of the bytes instead, to compare machines by."
+    "--digest", is_flag=True, help="Instead, print digests of the bytes, to compare machines."
 )
 @click.option("--json", "json_file", type=FILE, help="Write the report to a file (- for stdout).")
-@click.option("--html", "html_file", type=FILE, help="Write one page that needs no network.")
+@click.option("--html", "html_file", type=FILE, help="Write an HTML page that needs no network.")
 def command(
     ops: tuple[str, ...],
     dtypes: tuple[str, ...],
@@ -84,14 +84,13 @@ def command(
 ) -> None:
     """Certify this installation on this machine.
 
-    Each of OPS is compared with an oracle written from definitions in high precision, and its bytes
-    with those of other memory layouts and thread counts; on a GPU with those of other runs,
-    addresses and streams, and of a CUDA graph. Errors are in units in the last place.
+    Compares the results of each op with an oracle written from the definitions in high precision,
+    and its bytes across memory layouts and thread counts; on a GPU, across runs, addresses,
+    streams and a CUDA graph. Errors are in units in the last place.
     """
     from ..check import certify
 
-    for path in (json_file, html_file):
-        ensure_writable(path)
+    ensure_all_writable(json_file, html_file)
     if with_torch and importlib.util.find_spec("torch") is None:
         raise click.ClickException("--torch: torch is not installed")
     chosen = named_ops(ops, direction) if ops else [
@@ -100,13 +99,15 @@ def command(
     if digest:
         if html_file or with_torch or long or device != "cpu":
             raise click.ClickException(
-                "--digest does not go with --html, --torch, --long and --device"
+                "--digest cannot be combined with --html, --torch, --long or --device"
             )
         _digest(chosen, dtypes, json_file)
         return
     if device != "cpu":
         if html_file or with_torch or long:
-            raise click.ClickException("--device cuda does not go with --html, --torch and --long")
+            raise click.ClickException(
+                "--device cuda cannot be combined with --html, --torch or --long"
+            )
         on_device.check(chosen, dtypes, json_file)
         return
     total = sum(d in op.dtypes for op in chosen for d in dtypes)

@@ -65,12 +65,12 @@ def facts(op: Op, case: Case) -> dict[str, Any]:
 @click.command("explain", epilog=EPILOG)
 @click.argument("op", type=OP)
 @click.option("--shape", type=SHAPE, default="4096x4096", show_default=True,
-              help="For the kernel and bytes.")  # fmt: skip
+              help="Shape for which to show kernel and bytes.")  # fmt: skip
 @click.option("--dtype", type=DTYPE, default="f32", show_default=True)
 @click.option("--axis", default=-1, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(op: str, shape: tuple[int, ...], dtype: str, axis: int, as_json: bool) -> None:
-    """Say what OP computes, where that comes from, and which kernel runs it."""
+    """Show what OP computes, how that is derived, and which kernel runs it."""
     row = find_op(op)
     found = facts(row, _case(row, shape, dtype, axis))
     if as_json:

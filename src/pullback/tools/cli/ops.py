@@ -72,12 +72,16 @@ BACKEND = Known("backend", lambda op: op.backends)
 
 @click.command("ops", epilog=EPILOG)
 @click.argument("text", required=False)
-@click.option("--family", type=FAMILY, multiple=True, help="Such as scan or reduce.")
+@click.option("--family", type=FAMILY, multiple=True, help="For example scan or reduce.")
 @click.option("--direction", type=click.Choice(["forward", "backward"]))
-@click.option("--needs", type=click.Choice(["x", "y", "none"]), help="Saves the backward wants.")
-@click.option("--dtype", type=DTYPE, help="Ops that take it, such as bf16.")
-@click.option("--backend", type=BACKEND, help="Ops that run there, such as numba or triton.")
-@click.option("--formulas", is_flag=True, help="Show the formulas instead of the edge rules.")
+@click.option(
+    "--needs",
+    type=click.Choice(["x", "y", "none"]),
+    help="Only ops whose backward needs this tensor.",
+)
+@click.option("--dtype", type=DTYPE, help="Only ops with this dtype, such as bf16.")
+@click.option("--backend", type=BACKEND, help="Only ops with this backend, numba or triton.")
+@click.option("--formulas", is_flag=True, help="Show formulas instead of edge cases.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(
     text: str | None,
@@ -109,7 +113,7 @@ def command(
         return
     out = console()
     if not found:
-        out.print("no op fits; pullback ops lists them all")
+        out.print("no op matches; pullback ops lists them all")
         return
     for part in tables.ops(found, formulas, out):
         out.print(part)

@@ -75,6 +75,17 @@ class _Bar(Progress):
             super().stop()
 
 
+def ensure_all_writable(*paths: Path | None) -> None:
+    """Fail now rather than after the work, if a file cannot be made or is named twice."""
+    seen: set[Path] = set()
+    for path in paths:
+        ensure_writable(path)
+        if path is not None and path.resolve() in seen:
+            raise click.ClickException(f"{path}: is named for two outputs")
+        if path is not None and not _is_special(path):
+            seen.add(path.resolve())
+
+
 def ensure_writable(path: Path | None) -> None:
     """Fail now rather than after the work, if a file cannot be made there."""
     if path is None or str(path) == "-":

@@ -16,13 +16,13 @@ from .encoding import write_anything
 
 # Name -> one line of help, so that listing the commands imports none of them.
 COMMANDS = {
-    "ops": "The catalog: every op with its saves, dtypes and edge rules.",
-    "explain": "One op: formula, derivation, kernel, and a snippet to run.",
+    "ops": "List every op with what it saves, its dtypes and edge cases.",
+    "explain": "Explain one op: formula, derivation, kernel and an example.",
     "check": "Certify this installation against a high-precision oracle.",
-    "bench": "Speed on this machine, beside a copy and beside other libraries.",
-    "run": "Run an op on files, also on files larger than memory.",
-    "warmup": "Compile kernels ahead of their first use.",
-    "env": "Versions, CPU, cache and threads: what a bug report needs.",
+    "bench": "Measure speed against a copy and against other libraries.",
+    "run": "Run an op on files, even files larger than memory.",
+    "warmup": "Compile kernels before they are first used.",
+    "env": "Show versions, CPU, cache and threads, for a bug report.",
     "completion": "Print a completion script for bash, zsh or fish.",
 }
 

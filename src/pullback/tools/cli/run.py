@@ -40,10 +40,10 @@ Examples:
   pullback run softmax --x x.bin --dtype bfloat16 --shape 64x4096 --out y.bin
   pullback run cumsum --x x.zarr --out y.zarr --workers 4
 
-A .npy file or a zarr array is read in blocks, never as a whole. Of a .npz the member called like
-the operand is used; any other file is raw and needs --dtype and --shape. An output that exists is
-replaced with --force only. An interrupted run leaves nothing under the name of the output;
---resume continues it.
+A .npy file or a zarr array is read in blocks, never as a whole. From a .npz archive, the member
+named like the operand is used; any other file is raw and needs --dtype and --shape. An existing
+output is replaced only with --force. An interrupted run leaves nothing under the name of the
+output; --resume continues it.
 """
 
 # Operands with a shorter name for the command line.
@@ -160,24 +160,26 @@ def _is_number(text: str) -> bool:
 @click.command("run", cls=OpOptions, epilog=EPILOG)
 @click.argument("op", type=OP)
 @click.option("--out", type=click.Path(path_type=Path, readable=False),
-              help="The result; several in one .npz, or each by its name.")  # fmt: skip
-@click.option("--shape", type=SHAPE, help="Of the full operands, where no file tells.")
-@click.option("--dtype", type=DTYPE, help="Of raw files: float32, float64, float16 or bfloat16.")
-@click.option("--memory", type=SIZE, help="Such as 2GB: the most this process may occupy.")
+              help="File for the result; several go into one .npz, or to --NAME each.")  # fmt: skip
+@click.option("--shape", type=SHAPE, help="Shape of the full operands, if no file tells it.")
+@click.option(
+    "--dtype", type=DTYPE, help="Type of raw files: float32, float64, float16 or bfloat16."
+)
+@click.option("--memory", type=SIZE, help="The most memory this process may use, such as 2GB.")
 @click.option("--threads", type=THREADS, help="Default: all CPUs.")
 @click.option("--workers", type=click.IntRange(1), metavar="N",
-              help="Processes to start and run on; --memory is for all of them.")  # fmt: skip
+              help="Number of processes to run on; --memory is their total.")  # fmt: skip
 @click.option("--cluster", metavar="ADDRESS",
-              help="Scheduler of a dask cluster to run on, such as tcp://host:8786.")  # fmt: skip
+              help="Run on the dask cluster with this scheduler: tcp://host:8786.")  # fmt: skip
 @click.option("--zarr-format", type=click.Choice(["2", "3"]),
-              help="Of zarr outputs; default: that of the inputs, or 3.")  # fmt: skip
+              help="Format of zarr outputs; default: that of the inputs, or 3.")  # fmt: skip
 @click.option("--resume", is_flag=True, help="Continue an interrupted run of the same command.")
-@click.option("--force", is_flag=True, help="Replace an output that exists.")
+@click.option("--force", is_flag=True, help="Replace an existing output.")
 def command(op: str, **given: Any) -> None:
     """Run OP on files; they may be larger than memory.
 
-    An op takes the options that are called like its operands and parameters, and no others:
-    pullback run OP --help lists them.
+    The options of an op are named after its operands and parameters; pullback run OP --help
+    lists them.
     """
     row = find_op(op)
     inputs, parameters = _read(row, given)
@@ -216,7 +218,7 @@ def command(op: str, **given: Any) -> None:
     speed = tables.size(summary.moved / max(summary.seconds, 1e-9))
     limit = f" of {tables.size(given['memory'])}" if given["memory"] else ""
     where = "of a worker " if given["workers"] or given["cluster"] else ""
-    again = f", {summary.resumed} of them before" if summary.resumed else ""
+    again = f", {summary.resumed} of them from an earlier run" if summary.resumed else ""
     console().print(
         f"{', '.join(str(p) for p in dict.fromkeys(outputs.values()))}: "
         f"{tables.size(summary.moved)} in {summary.seconds:.1f} s, {speed}/s; "

@@ -372,10 +372,10 @@ def checks(report: Mapping[str, Any], long: bool, out: Console) -> Iterator[Rend
     ]
     made = next((t for t in tried if fits(t, out)), tried[-1])
     what = "errors" if long else "largest error"
-    yield f"{what} in units in the last place" + (", beside torch's" if theirs else "")
+    yield f"{what} in units in the last place" + (", next to torch's" if theirs else "")
     if made is not tried[-1]:
-        yield "allowed: the largest error as a share of what is allowed there, edges included"
-    yield "bytes: memory layouts, calls and thread counts that give the same"
+        yield "allowed: the largest error as a share of what is allowed, edge cases included"
+    yield "bytes: layouts, kinds of call and thread counts that give the same bytes"
     yield ""
     yield made
     yield ""

@@ -25,7 +25,7 @@ Examples:
 @click.command("warmup", epilog=EPILOG)
 @click.argument("ops", nargs=-1, type=OP)
 @click.option("--dtypes", type=ListOf("dtypes", str.strip, (*FLOATS, "all")), default="f32",
-              show_default=True, help="Or all.")  # fmt: skip
+              show_default=True, help="For example f32,bf16, or all.")  # fmt: skip
 @click.option("--direction", type=click.Choice(["backward", "forward", "both"]), default="both",
               show_default=True)  # fmt: skip
 @click.option("--layouts", type=ListOf("layouts", str.strip, tuple(LAYOUTS)), default="last,first",
