@@ -16,7 +16,7 @@ MANY = 512
 # Bytes to ask for before the first arrive: 3.35 TB/s for 0.6 microseconds. Tiles grow up to it.
 IN_FLIGHT = 2**21
 # Blocks that a loop asks for ahead at the most, and bytes of shared memory that they may take.
-MOST_AHEAD = 4
+MOST_AHEAD = 8
 AHEAD_BYTES = 2**15
 # What memory is read in, at the least.
 SECTOR = 32
@@ -163,8 +163,9 @@ def choose_tile(
         What there is to hold them.
     """
     per_thread = _PER_THREAD[work][item]
-    if across and work != "pointwise" and (work, item) != ("scan", 2):
-        # Every lane keeps the states of its own columns.
+    if across and work != "pointwise" and (item != 2 or work == "both ways"):
+        # Every lane keeps the states of its own columns. Of half floats twice as many threads, each
+        # with half as much, would leave fewer programs at once and 1.5 MB in flight instead of 2.
         per_thread = max(4, per_thread // 2)
     usual = 4 * WARP * per_thread
     most = (4 if work == "pointwise" else MOST_WARPS) * WARP * per_thread
