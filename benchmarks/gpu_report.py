@@ -21,6 +21,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -124,25 +125,29 @@ class Found:
     wrong: str = ""
 
 
-def kernels(op: pb.Op, element: str, target: str, schedules: list[str]) -> Iterator[Kernel]:
-    """The kernels of an op under each schedule."""
-    if cuts(op):
+def kernels(op: pb.Op, element: str, target: str, schedule: str) -> Iterator[Kernel]:
+    """The kernels of an op under a schedule."""
+    if schedule == "segments":
         case = Case.of(op, element, SEGMENTED, (), SEGMENTS)
         steps = [check_step(case.problem, 1, wants_order=False), *segment_launch(case).steps]
-        yield from (Kernel(step, "segments", 0, None) for step in steps)
+        yield from (Kernel(step, schedule, 0, None) for step in steps)
         return
-    for schedule in schedules:
-        shape, axis = SCHEDULES[schedule]
-        if axis != 1 and op.parameter("axis") is None:
-            continue
-        case = Case.of(op, element, shape, axis=axis)
-        made = launch_of(case.problem, room_of(target))
-        inputs = sum(p.full for p in made.shape.inputs)
-        tile = made.tile.units * max(made.tile.block, made.tile.tail) * case.dtype.itemsize * inputs
-        for step in made.steps:
-            joins = made.formula.finish and step.kernel.__name__.endswith("_end")
-            by_row = isinstance(made.formula, RowFormula) and joins
-            yield Kernel(step, schedule, 0 if by_row else tile, others(made, step))
+    shape, axis = SCHEDULES[schedule]
+    case = Case.of(op, element, shape, axis=axis)
+    made = launch_of(case.problem, room_of(target))
+    inputs = sum(p.full for p in made.shape.inputs)
+    tile = made.tile.units * max(made.tile.block, made.tile.tail) * case.dtype.itemsize * inputs
+    for step in made.steps:
+        joins = isinstance(made.formula, RowFormula) and made.formula.finish
+        joins = joins and step.kernel.__name__.endswith("_end")
+        yield Kernel(step, schedule, 0 if joins else tile, others(made, step))
+
+
+def applies(op: pb.Op, schedule: str) -> bool:
+    """Whether an op has a schedule."""
+    if cuts(op) or schedule == "segments":
+        return cuts(op) and schedule == "segments"
+    return SCHEDULES[schedule][1] == 1 or op.parameter("axis") is not None
 
 
 def others(made: Launch, step: Any) -> int:
@@ -213,12 +218,12 @@ def negative_strides(op: pb.Op, target: str) -> str:
     return ""
 
 
-def looked_at(op: pb.Op, element: str, target: str, schedules: list[str]) -> Iterator[Found]:
-    """Everything about an op on a target."""
-    for kernel in kernels(op, element, target, schedules):
+def looked_at(op: pb.Op, element: str, target: str, schedule: str) -> Iterator[Found]:
+    """Everything about an op on a target under a schedule; with that of rows, negative strides."""
+    for kernel in kernels(op, element, target, schedule):
         yield found_of(op, kernel, element, target)
     plain = all(o.type is Type.ELEMENT for o in op.reads if not o.optional)
-    if element == "f32" and target.startswith("gfx") and plain and not cuts(op):
+    if (element, schedule) == ("f32", "rows") and target.startswith("gfx") and plain:
         wrong = negative_strides(op, target)
         yield Found(op.name, element, target, "negative strides", "", wrong=wrong)
 
@@ -263,7 +268,7 @@ def table(found: list[Found]) -> str:
 @click.option("--ops", default=",".join(OPS), help="Names, separated by commas; all of them.")
 @click.option("--dtypes", default="f32,bf16,f64,f16", show_default=True)
 @click.option("--targets", default=",".join(TARGETS), show_default=True)
-@click.option("--schedules", default=",".join(SCHEDULES), show_default=True)
+@click.option("--schedules", default=",".join((*SCHEDULES, "segments")), show_default=True)
 @click.option("--keep", type=click.Path(path_type=Path), help="A file for what was found.")
 @click.option("--write", is_flag=True, help="Put the table into docs/gpu.md.")
 def main(ops: str, dtypes: str, targets: str, schedules: str, keep: Path | None, write: bool):
@@ -271,18 +276,18 @@ def main(ops: str, dtypes: str, targets: str, schedules: str, keep: Path | None,
     found = []
     if keep and keep.exists():
         found = [Found(**json.loads(text)) for text in keep.read_text().splitlines()]
-    known = {(f.op, f.element, f.target) for f in found}
-    for element in dtypes.split(","):
-        for op in (OPS[n] for n in ops.split(",")):
-            for target in targets.split(","):
-                if (op.name, element, target) in known:
-                    continue
-                here = list(looked_at(op, element, target, schedules.split(",")))
-                found += here
-                click.echo("\n".join(map(line, here)))
-                if keep:
-                    with keep.open("a", encoding="utf-8") as file:
-                        file.writelines(json.dumps(asdict(f)) + "\n" for f in here)
+    known = {(f.element, f.schedule, f.op, f.target) for f in found}
+    cells = product(dtypes.split(","), schedules.split(","), ops.split(","), targets.split(","))
+    for cell in cells:
+        element, schedule, name, target = cell
+        if cell in known or not applies(OPS[name], schedule):
+            continue
+        here = list(looked_at(OPS[name], element, target, schedule))
+        found += here
+        click.echo("\n".join(map(line, here)))
+        if keep:
+            with keep.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(asdict(f)) + "\n" for f in here)
     failed = [f for f in found if f.wrong]
     click.echo(f"{len(found)} kernels, {len(failed)} with something wrong")
     click.echo("\n".join(map(line, failed)))

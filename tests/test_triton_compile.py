@@ -33,6 +33,7 @@ pytest.importorskip("triton")
 from pullback.core.declare import Role
 from pullback.gpu.launch import Launch
 from pullback.gpu.offline import TARGETS, compile_step
+from pullback.gpu.tiles import room_of
 from pullback.tools.case import Case, cuts
 
 # Shared memory that a program may use without asking for more, in bytes.
@@ -253,6 +254,18 @@ def test_scans_that_run_both_ways_leave_registers(element):
     assert at_once * nbytes * (step.stages - 1) >= 2**21
 
 
+@pytest.mark.parametrize("name", ["sum", "softmax"])
+def test_folds_of_half_floats_down_columns_leave_registers(name):
+    """For all 512 programs at once, and so for 2 MB under way."""
+    made = launch_of(name, "bf16", (4096, 4096), 0)
+    step, kernel = next(built(made.steps, "sm_90"))
+    check(step, kernel, "sm_90")
+    threads = 32 * step.options("cuda")["num_warps"]
+    fit = 65536 // (threads * -(-kernel.registers // 8) * 8)
+    assert 132 * fit >= step.programs
+    assert step.programs * made.tile.units * made.tile.block * 2 >= 2**21
+
+
 @pytest.mark.parametrize(
     ("name", "element", "length"),
     [
@@ -319,6 +332,7 @@ def test_declared_ops(which):
 # Each of them folded or scanned, along rows and down columns, whole and in parts.
 LAID = [
     ("softmax_backward", "f32", (64, 1024), 1, "sm_90"),
+    ("softmax_backward", "f32", (128, 32768), 1, "sm_90"),
     ("sum", "f64", (4096, 4096), 0, "gfx942"),
     ("logsumexp", "f16", (64, 20_000), 1, "sm_80"),
     ("cumsum", "bf16", (64, 20_000), 1, "gfx942"),
@@ -328,10 +342,11 @@ LAID = [
 ]
 
 
-def steps_at(name, element, shape, axis, odd) -> list:
+def steps_at(name, element, shape, axis, target, odd) -> list:
     """The launches of an op whose inputs lie at odd addresses, or not."""
-    case = Case.of(OPS[name], element, shape, (), 100, axis=axis)
-    return launch(case.problem, odd=odd).steps
+    problem = Case.of(OPS[name], element, shape, (), 100, axis=axis).problem
+    how = {} if problem.is_segmented else {"room": room_of(target)}
+    return launch(problem, odd=odd, **how).steps
 
 
 @pytest.mark.parametrize(("name", "element", "shape", "axis", "target"), LAID)
@@ -341,8 +356,8 @@ def test_addresses_do_not_change_the_order_of_a_sum(name, element, shape, axis, 
     everything = (*op.inputs, *op.outputs)
     alone = 0
     steps = zip(
-        steps_at(name, element, shape, axis, ()),
-        steps_at(name, element, shape, axis, everything),
+        steps_at(name, element, shape, axis, target, ()),
+        steps_at(name, element, shape, axis, target, everything),
         strict=True,
     )
     for plain, twinned in steps:

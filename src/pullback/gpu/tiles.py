@@ -16,7 +16,7 @@ MANY = 512
 # Bytes to ask for before the first arrive: 3.35 TB/s for 0.6 microseconds. Tiles grow up to it.
 IN_FLIGHT = 2**21
 # Blocks that a loop asks for ahead at the most, and bytes of shared memory that they may take.
-MOST_AHEAD = 8
+MOST_AHEAD = 4
 AHEAD_BYTES = 2**15
 # What memory is read in, at the least.
 SECTOR = 32
