@@ -41,6 +41,7 @@ from pullback.gpu.frame import default_dtype
 from pullback.gpu.launch import Launch
 from pullback.gpu.offline import TARGETS, compile_step, cuobjdump
 from pullback.gpu.segment import SegmentLaunch, check_step, has_runs
+from pullback.gpu.tiles import ALONE, Room, room_of
 from pullback.tools.case import Case, cuts
 
 PAGE = Path(__file__).parents[1] / "docs" / "gpu.md"
@@ -128,16 +129,16 @@ def seconds(steps: list[Any], gpu: Gpu = H100) -> tuple[float, str]:
 def row_steps(case: Case) -> list[Any]:
     """The kernels of an op on contiguous operands."""
     problem = case.problem
-    return launch_of(problem).steps
+    return launch_of(problem, room_of(H100.target)).steps
 
 
-def launch_of(problem: Problem) -> Launch:
+def launch_of(problem: Problem, room: Room = ALONE) -> Launch:
     """A launch on contiguous matrices."""
     strides = {}
     for operand in (*problem.reads, *problem.writes):
         item = ELEMENTS[default_dtype(operand, problem.element)].itemsize
         strides[operand.name] = (problem.shape_of(operand.name)[1] * item, item)
-    return Launch(problem, strides, in_place=False)
+    return Launch(problem, strides, in_place=False, room=room)
 
 
 def estimate(case: Case, gpu: Gpu = H100) -> tuple[float, str]:
@@ -179,6 +180,7 @@ FLIGHTS = (
     ("softmax_backward", (4096, 1024), 1),
     ("softmax_backward", (4096, 4096), 0),
     ("softmax", (4096, 32768), 1),
+    ("softmax_backward", (4096, 65536), 1),
     ("sum", (4096, 4096), 0),
     ("sum", (2, 8_000_000), 1),
     ("cumsum", (4096, 4096), 0),
@@ -193,13 +195,13 @@ def resident(step: Any, registers: int, shared: int) -> int:
     threads = 32 * step.options("cuda")["num_warps"]
     fits = min(32, 2048 // threads, 65536 // (threads * -(-registers // 8) * 8))
     fits = min(fits, 227 * 1024 // (shared + 1024))
-    return min(step.programs, fits * H100.cores)
+    return min(step.programs, fits * H100.cores // step.cores)
 
 
 def in_flight(name: str, element: str, shape: tuple[int, int], axis: int) -> str:
     """A line of the table of what a schedule asks for before the first of it arrives."""
     case = Case.of(OPS[name], element, shape, axis=axis)
-    launch = launch_of(case.problem)
+    launch = launch_of(case.problem, room_of("sm_90"))
     inputs = sum(p.full for p in launch.shape.inputs)
     asked = []
     # What joins the chunks of a fold reads next to nothing.

@@ -1,9 +1,11 @@
 """Runs PTX: the instructions that Triton's folds and scans come down to, on NumPy arrays.
 
-The threads of a program go in step, an array element for each. What that would hide is looked for:
-between two barriers no warp may read or write bytes of memory that another one has written, nor
-write what it has read. Branches must be taken by all threads or none. Copies to shared memory
-arrive when they are waited for, not before. An access outside of what was given raises.
+The threads of a program go in step, an array element for each, and so do the blocks of a cluster.
+What that would hide is looked for: between two barriers no warp may read or write bytes of memory
+that another one has written, nor write what it has read; and no block what another block of the
+cluster has, between two barriers of the cluster. Branches must be taken by all threads or none.
+Copies to shared memory arrive when they are waited for, not before. An access outside of what was
+given raises.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ class Memory:
     def __init__(self, size: int, base: int):
         self.bytes, self.base = np.zeros(size, np.uint8), base
         self.given = np.zeros(size, bool)
-        self.writer, self.reader = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+        # By warps since their last barrier, and by blocks since that of the cluster.
+        self.warps, self.blocks = Marks(size), Marks(size)
 
-    def synchronise(self) -> None:
-        """Forget who has read and written."""
-        self.writer[:], self.reader[:] = -1, -1
+    def synchronise(self, cluster: bool = True) -> None:
+        """Forget who has read and written, of all blocks or within each."""
+        for marks in (self.warps, self.blocks) if cluster else (self.warps,):
+            marks.forget()
 
     def _places(self, addresses: np.ndarray, size: int) -> np.ndarray:
         places = addresses.astype(np.int64)[:, None] - self.base + np.arange(size)
@@ -52,26 +56,45 @@ class Memory:
             raise AssertionError(f"an address that is no multiple of {size}")
         return places
 
-    def load(self, addresses: np.ndarray, size: int, warps: np.ndarray) -> np.ndarray:
+    def load(self, addresses: np.ndarray, size: int, by: np.ndarray) -> np.ndarray:
         places = self._places(addresses, size)
-        if ((self.writer[places] != -1) & (self.writer[places] != warps[:, None])).any():
-            raise AssertionError("a warp reads what another has written, without a barrier")
-        others = (self.reader[places] != -1) & (self.reader[places] != warps[:, None])
-        self.reader[places] = np.where(others, -2, warps[:, None])
+        self.warps.read(places, by[0])
+        self.blocks.read(places, by[1])
         return self.bytes[places]
 
-    def store(self, addresses: np.ndarray, values: np.ndarray, warps: np.ndarray) -> None:
+    def store(self, addresses: np.ndarray, values: np.ndarray, by: np.ndarray) -> None:
         places = self._places(addresses, values.shape[1])
-        for before, what in ((self.writer, "written"), (self.reader, "read")):
-            if ((before[places] != -1) & (before[places] != warps[:, None])).any():
-                raise AssertionError(f"a warp writes what another has {what}, without a barrier")
-        self.writer[places] = warps[:, None]
+        self.warps.write(places, by[0])
+        self.blocks.write(places, by[1])
         self.bytes[places] = values
 
 
-def parse(text: str) -> tuple[list[tuple[str, str, list[str]]], dict[str, int], int]:
-    """Instructions as guard, opcode and operands; places of labels; threads of a program."""
+class Marks:
+    """Who has written and read each byte since the last barrier."""
+
+    def __init__(self, size: int):
+        self.writer, self.reader = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+
+    def forget(self) -> None:
+        self.writer[:], self.reader[:] = -1, -1
+
+    def read(self, places: np.ndarray, by: np.ndarray) -> None:
+        if ((self.writer[places] != -1) & (self.writer[places] != by[:, None])).any():
+            raise AssertionError("a warp reads what another has written, without a barrier")
+        others = (self.reader[places] != -1) & (self.reader[places] != by[:, None])
+        self.reader[places] = np.where(others, -2, by[:, None])
+
+    def write(self, places: np.ndarray, by: np.ndarray) -> None:
+        for before, what in ((self.writer, "written"), (self.reader, "read")):
+            if ((before[places] != -1) & (before[places] != by[:, None])).any():
+                raise AssertionError(f"a warp writes what another has {what}, without a barrier")
+        self.writer[places] = by[:, None]
+
+
+def parse(text: str) -> tuple[list[tuple[str, str, list[str]]], dict[str, int], int, int]:
+    """Instructions as guard, opcode, operands; places of labels; threads of a block; blocks."""
     threads = int(re.search(r"\.(?:req|max)ntid (\d+)", text)[1])
+    cluster = re.search(r"\.reqnctapercluster (\d+)", text)
     body = text[text.index("{", text.index("ntid")) + 1 :]
     body = re.sub(r"//[^\n]*", "", body)
     found: list[tuple[str, str, list[str]]] = []
@@ -91,21 +114,30 @@ def parse(text: str) -> tuple[list[tuple[str, str, list[str]]], dict[str, int], 
         guard, opcode, rest = matched[1] or "", matched[2], matched[3]
         operands = [o.strip() for o in re.findall(r"\{[^}]*\}|\[[^]]*\]|[^,{}\[\]]+", rest)]
         found.append((guard, opcode, [o for o in operands if o]))
-    return found, labels, threads
+    return found, labels, threads, int(cluster[1]) if cluster else 1
 
 
 class Program:
-    """The threads of one program."""
+    """The threads of one program, which may be a cluster of blocks."""
 
     def __init__(self, code: Any, memory: Memory, parameters: list[np.ndarray], number: int):
-        self.code, self.labels, self.count = code
+        self.code, self.labels, threads, blocks = code
+        self.count = threads * blocks
         self.memory, self.parameters = memory, parameters
-        self.shared = Memory(SHARED_BYTES, 0)
+        self.shared = Memory(SHARED_BYTES * blocks, 0)
         self.shared.given[:] = True
         self.registers: dict[str, np.ndarray] = {}
         self.thread = np.arange(self.count, dtype=np.uint32)
         self.warps, self.lanes = (self.thread // WARP).astype(np.int32), self.thread % WARP
-        self.known = {"%tid.x": self.thread, "%ctaid.x": np.full(self.count, number, np.uint32)}
+        self.block = self.thread // threads
+        self.by = np.stack([self.warps, self.block.astype(np.int32)])
+        here = np.full(self.count, number, np.uint32)
+        self.known = {
+            "%tid.x": self.thread % threads,
+            "%ctaid.x": here * blocks + self.block,
+            "%clusterid.x": here,
+            "%cluster_ctarank": self.block,
+        }
         self.copies: list[list[Any]] = [[]]
 
     def run(self) -> None:
@@ -159,6 +191,12 @@ class Program:
         wide = np.uint64 if base.strip().startswith("%rd") else np.uint32
         return self.value(base.strip(), wide).astype(np.int64) + int(offset.strip() or "0", 0)
 
+    def place(self, text: str, parts: list[str]) -> tuple[Memory, np.ndarray]:
+        """The memory that an instruction means, and where: a block's shared one is its own."""
+        if "shared" in parts:
+            return self.shared, self.address(text) + SHARED_BYTES * self.block.astype(np.int64)
+        return self.shared if "shared::cluster" in parts else self.memory, self.address(text)
+
     @staticmethod
     def names(text: str) -> list[str]:
         return [n.strip() for n in text.strip("{} ").split(",")]
@@ -179,18 +217,18 @@ class Program:
             self.put(operands[0], np.repeat(self.parameters[place], self.count), mask)
             return
         kind, names = np.dtype(KINDS[parts[-1]]), self.names(operands[0])
-        memory = self.shared if "shared" in parts else self.memory
-        addresses, size = self.address(operands[1]), kind.itemsize * len(names)
+        memory, addresses = self.place(operands[1], parts)
+        size = kind.itemsize * len(names)
         values = np.zeros((self.count, size), np.uint8)
-        values[mask] = memory.load(addresses[mask], size, self.warps[mask])
+        values[mask] = memory.load(addresses[mask], size, self.by[:, mask])
         for k, name in enumerate(names):
             self.put(name, np.ascontiguousarray(values.view(kind)[:, k]), mask)
 
     def do_st(self, parts, operands, mask) -> None:
         kind, names = np.dtype(KINDS[parts[-1]]), self.names(operands[1])
-        memory = self.shared if "shared" in parts else self.memory
+        memory, addresses = self.place(operands[0], parts)
         values = np.stack([self.value(n, kind) for n in names], 1).view(np.uint8)
-        memory.store(self.address(operands[0])[mask], values[mask], self.warps[mask])
+        memory.store(addresses[mask], values[mask], self.by[:, mask])
 
     def do_ldmatrix(self, parts, operands, mask) -> None:
         """Rows of 16 bytes at the addresses of eight threads, a word for each of four threads."""
@@ -200,7 +238,7 @@ class Program:
         lanes = np.arange(WARP)
         for k, name in enumerate(self.names(operands[0])):
             places = addresses[:, 8 * k + lanes // 4] + 4 * (lanes % 4)
-            found = self.shared.load(places.reshape(-1), 4, self.warps)
+            found = self.shared.load(places.reshape(-1), 4, self.by)
             self.put(name, found.view(np.uint32)[:, 0].copy(), mask)
 
     def do_cp(self, parts, operands, mask) -> None:
@@ -220,13 +258,26 @@ class Program:
         values = np.zeros((self.count, size), np.uint8)
         full = mask if count is None else mask & (count == size)
         assert count is None or np.isin(count[mask], (0, size)).all()
-        values[full] = self.memory.load(source[full], size, self.warps[full])
-        self.shared.store(target[mask], values[mask], self.warps[mask])
+        values[full] = self.memory.load(source[full], size, self.by[:, full])
+        self.shared.store(target[mask], values[mask], self.by[:, mask])
 
     def do_bar(self, parts, operands, mask) -> None:
         assert mask.all()
-        self.shared.synchronise()
-        self.memory.synchronise()
+        self.shared.synchronise(cluster=False)
+        self.memory.synchronise(cluster=False)
+
+    def do_barrier(self, parts, operands, mask) -> None:
+        """Of a cluster; what it orders is ordered once all have waited."""
+        assert parts[1] == "cluster"
+        assert mask.all()
+        if parts[2] == "wait":
+            self.shared.synchronise()
+            self.memory.synchronise()
+
+    def do_mapa(self, parts, operands, mask) -> None:
+        """The address of what lies at a place of another block's shared memory."""
+        place, block = (self.value(o, np.uint32) for o in operands[1:])
+        self.put(operands[0], place + block * np.uint32(SHARED_BYTES), mask)
 
     def do_mov(self, parts, operands, mask) -> None:
         kind = np.dtype(KINDS[parts[-1]])

@@ -65,6 +65,7 @@ def card(monkeypatch):
         monkeypatch.setattr(certify, name, lambda gpu, case, operands: gpu.result(case, operands))
     monkeypatch.setattr(certify, "BLOCKS", (1, 50))
     monkeypatch.setattr(certify, "SHARED", (1, 60))
+    monkeypatch.setattr(certify, "HELD", (3, 70))
     monkeypatch.setattr(certify, "HUB", ((30, 2), 3))
     monkeypatch.setattr(certify, "SHAPE", (2, 24))
 
@@ -85,6 +86,17 @@ def spoil_long(case, operands, outputs):
         next(iter(outputs.values())).data.mul_(1.125)
 
 
+def spoil_held(case, operands, outputs):
+    if case.shape == (3, 70):
+        next(iter(outputs.values())).data.mul_(1.125)
+
+
+def spoil_one_held(case, operands, outputs):
+    """One bit of the last of rows that are alike."""
+    if case.shape == (3, 70):
+        next(iter(outputs.values())).data.view(torch.int32).view(-1)[-1] ^= 1
+
+
 def spoil_shifted(case, operands, outputs):
     """One bit, where an operand does not begin where its memory does."""
     first = next(iter(operands.values()))
@@ -102,6 +114,8 @@ def spoil_strided(case, operands, outputs):
     ("spoil", "reason"),
     [
         (spoil_long, "1x60: .* ulp from the oracle"),
+        (spoil_held, "3x70: .* ulp from the oracle"),
+        (spoil_one_held, "bytes differ: rows of 3x70"),
         (spoil_shifted, "bytes differ: addresses"),
         (spoil_strided, "wrong in another layout: (fortran|sliced)"),
     ],
@@ -360,20 +374,20 @@ def test_the_report_tells_what_is_wrong(monkeypatch, estimates):
     monkeypatch.setitem(sys.modules, "gpu_estimate", estimates)
     report = imported(ROOT / "benchmarks" / "gpu_report.py")
     assert set(report.CORES) == set(report.TARGETS)
-    (kernel,) = report.kernels(OPS["softmax_backward"], "f32", ["rows"])
-    text, wrong = report.line(kernel, "f32", "sm_90")
-    assert not wrong
-    assert re.search(r" 128 bits +0\.\d+ +\d\d\.\d MB in flight$", text)
+    op = OPS["softmax_backward"]
+    (kernel,) = report.kernels(op, "f32", "sm_90", "rows")
+    found = report.found_of(op, kernel, "f32", "sm_90")
+    assert not found.wrong
+    assert re.search(r" 0 narrow +0\.\d+ +\d\d\.\d MB in flight$", report.line(found))
     spoiled = SimpleNamespace(
         spilled=8, loads=(32,), stores=(128,), registers=64, shared=0, assembly=""
     )
     monkeypatch.setattr(report, "compile_step", lambda step, target: spoiled)
-    assert report.line(kernel, "f32", "sm_90")[1] == [
-        "spills 8 bytes",
-        "loads or stores of [32] bits",
-    ]
-    by_ids = [k.step.kernel.__name__ for k in report.kernels(OPS["segment_sum"], "f32", ["rows"])]
-    assert {"check_ids", "mark_segments"} < set(by_ids)
+    wrong = report.found_of(op, kernel, "f32", "sm_90")
+    assert wrong.wrong == "spills 8 bytes; 1 loads or stores of [32] bits"
+    assert "| sm_90 | rows | 1 | 2 | 1 | 1 |" in report.table([found, wrong])
+    by_ids = report.kernels(OPS["segment_sum"], "f32", "sm_90", "segments")
+    assert {"check_ids", "mark_segments"} < {k.step.kernel.__name__ for k in by_ids}
     spoiled.assembly = "buffer_load_dwordx4"
     monkeypatch.setattr(report, "compile_step", lambda step, target, far: spoiled)
     assert report.negative_strides(OPS["sum"], "gfx942")

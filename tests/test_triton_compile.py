@@ -33,6 +33,7 @@ pytest.importorskip("triton")
 from pullback.core.declare import Role
 from pullback.gpu.launch import Launch
 from pullback.gpu.offline import TARGETS, compile_step
+from pullback.gpu.tiles import room_of
 from pullback.tools.case import Case, cuts
 
 # Shared memory that a program may use without asking for more, in bytes.
@@ -111,9 +112,16 @@ def test_rows_of_whole_vectors_are_read_in_vectors(name, element, shape, axis, b
             assert set(kernel.loads) == {bits}, f"{step.kernel.__name__}: {kernel.loads}"
 
 
-# Rows that are held in registers for a second look, as long as they may be.
+# Rows that are held in registers for a second look, as long as they may be: by one core, by a
+# cluster of up to eight, or by one that has more registers.
 HELD = [
     ("softmax", "f32", 32768, "sm_90"),
+    ("softmax_backward", "f32", 32768, "sm_100"),
+    ("softmax_backward", "f32", 131_072, "sm_90"),
+    ("softmax_backward", "f32", 32768, "gfx1100"),
+    ("softmax", "f32", 131_072, "sm_120"),
+    ("softmax", "f32", 65536, "gfx942"),
+    ("var_backward", "f32", 65536, "sm_90"),
     ("log_softmax", "bf16", 32768, "sm_80"),
     ("softmax_backward", "f32", 16384, "sm_90"),
     ("softmax_backward", "bf16", 32768, "sm_90"),
@@ -130,12 +138,13 @@ HELD = [
 @pytest.mark.parametrize(("name", "element", "length", "target"), HELD)
 def test_held_rows(name, element, length, target):
     """One kernel that reads every operand once, and spills nothing of it."""
-    made = launch_of(name, element, (4096, length))
+    made = launch_of(name, element, (4096, length), target=target)
     assert made.tile.is_whole(length)
     ((step, kernel),) = built(made.steps, target)
     check(step, kernel, target)
     operands = len([p for p in made.shape.inputs if p.full])
     assert looks(made, step, kernel, target) == operands
+    assert ("barrier.cluster" in kernel.assembly) == (made.tile.cores > 1)
 
 
 def looks(made, step, kernel, target: str) -> float:
@@ -143,7 +152,7 @@ def looks(made, step, kernel, target: str) -> float:
     gpu = TARGETS[target]
     threads = step.options(gpu.backend, gpu.warp_size)["num_warps"] * gpu.warp_size
     bits = 8 * made.tile.units * made.tile.block * DTYPES[made.shape.element].itemsize
-    return 128 * kernel.loads.count(128) * threads / bits
+    return 128 * kernel.loads.count(128) * threads * step.cores / bits
 
 
 # Times that a row too long to be held is read, all operands together.
@@ -159,7 +168,7 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_reads_of_long_rows(name):
-    made = launch_of(name, "f32", (4096, 100_000))
+    made = launch_of(name, "f32", (4096, 200_000), target="sm_90")
     ((step, kernel),) = built(made.steps, "sm_90")
     check(step, kernel, "sm_90")
     assert looks(made, step, kernel, "sm_90") == LONG[name]
@@ -167,10 +176,10 @@ def test_reads_of_long_rows(name):
 
 # Rows of which the tail is held: operands, elements of the tail, and how often the row is read.
 PARTLY = [
-    ("softmax_backward", "f32", 32768, 2, 16384, 3.0, "sm_90"),
-    ("softmax_backward", "bf16", 65536, 2, 32768, 3.0, "gfx942"),
+    ("softmax_backward", "f32", 32768, 2, 16384, 3.0, "sm_89"),
+    ("softmax_backward", "f32", 65536, 2, 32768, 3.0, "gfx942"),
     ("softmax", "f32", 65536, 1, 16384, 1.75, "sm_80"),
-    ("var_backward", "bf16", 65536, 1, 32768, 1.5, "sm_90"),
+    ("var_backward", "bf16", 65536, 1, 32768, 1.5, "gfx90a"),
 ]
 
 
@@ -178,7 +187,7 @@ PARTLY = [
     ("name", "element", "length", "operands", "tail", "reads", "target"), PARTLY
 )
 def test_reads_of_rows_held_in_part(name, element, length, operands, tail, reads, target):
-    made = launch_of(name, element, (4096, length))
+    made = launch_of(name, element, (4096, length), target=target)
     ((step, kernel),) = built(made.steps, target)
     check(step, kernel, target)
     assert made.tile.tail == tail
@@ -243,6 +252,18 @@ def test_scans_that_run_both_ways_leave_registers(element):
     at_once = min(step.programs, 132 * fit)
     nbytes = 2 * made.tile.units * made.tile.block * DTYPES[element].itemsize
     assert at_once * nbytes * (step.stages - 1) >= 2**21
+
+
+@pytest.mark.parametrize("name", ["sum", "softmax"])
+def test_folds_of_half_floats_down_columns_leave_registers(name):
+    """For all 512 programs at once, and so for 2 MB under way."""
+    made = launch_of(name, "bf16", (4096, 4096), 0)
+    step, kernel = next(built(made.steps, "sm_90"))
+    check(step, kernel, "sm_90")
+    threads = 32 * step.options("cuda")["num_warps"]
+    fit = 65536 // (threads * -(-kernel.registers // 8) * 8)
+    assert 132 * fit >= step.programs
+    assert step.programs * made.tile.units * made.tile.block * 2 >= 2**21
 
 
 @pytest.mark.parametrize(
@@ -311,6 +332,7 @@ def test_declared_ops(which):
 # Each of them folded or scanned, along rows and down columns, whole and in parts.
 LAID = [
     ("softmax_backward", "f32", (64, 1024), 1, "sm_90"),
+    ("softmax_backward", "f32", (128, 32768), 1, "sm_90"),
     ("sum", "f64", (4096, 4096), 0, "gfx942"),
     ("logsumexp", "f16", (64, 20_000), 1, "sm_80"),
     ("cumsum", "bf16", (64, 20_000), 1, "gfx942"),
@@ -320,10 +342,11 @@ LAID = [
 ]
 
 
-def steps_at(name, element, shape, axis, odd) -> list:
+def steps_at(name, element, shape, axis, target, odd) -> list:
     """The launches of an op whose inputs lie at odd addresses, or not."""
-    case = Case.of(OPS[name], element, shape, (), 100, axis=axis)
-    return launch(case.problem, odd=odd).steps
+    problem = Case.of(OPS[name], element, shape, (), 100, axis=axis).problem
+    how = {} if problem.is_segmented else {"room": room_of(target)}
+    return launch(problem, odd=odd, **how).steps
 
 
 @pytest.mark.parametrize(("name", "element", "shape", "axis", "target"), LAID)
@@ -333,8 +356,8 @@ def test_addresses_do_not_change_the_order_of_a_sum(name, element, shape, axis, 
     everything = (*op.inputs, *op.outputs)
     alone = 0
     steps = zip(
-        steps_at(name, element, shape, axis, ()),
-        steps_at(name, element, shape, axis, everything),
+        steps_at(name, element, shape, axis, target, ()),
+        steps_at(name, element, shape, axis, target, everything),
         strict=True,
     )
     for plain, twinned in steps:

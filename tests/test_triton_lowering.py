@@ -23,12 +23,14 @@ from triton_cells import launch
 pytest.importorskip("triton")
 
 from pullback.gpu import launch as gpu_launch
+from pullback.gpu.device import folds_in_clusters
 from pullback.gpu.offline import TARGETS, compile_step
 from pullback.gpu.tiles import Tile
 
 # Tiles as they are chosen, or made small so that rows have many blocks or several programs.
 BLOCKS, CHUNKS = Tile(1, 1024, 4, 1 << 20, 1), Tile(1, 512, 2, 1024, 3)
 TAIL = Tile(1, 512, 2, 4096, 1, tail=1024)
+CLUSTER = Tile(1, 4096, 2, 4096, 1, cores=4)
 CELLS = [
     ("cumsum", "f32", (3, 1000), -1, None),
     ("cumsum", "bf16", (2, 3000), -1, None),
@@ -50,6 +52,12 @@ CELLS = [
     ("softmax_backward", "f32", (1, 2500), -1, CHUNKS),
     ("softmax_backward", "f32", (1, 2500), -1, TAIL),
 ]
+if folds_in_clusters():
+    CELLS += [
+        ("softmax_backward", "f32", (2, 3000), -1, CLUSTER),
+        ("softmax", "bf16", (1, 4000), -1, CLUSTER),
+        ("std", "f32", (1, 2500), -1, CLUSTER),
+    ]
 
 
 def run_compiled(cell, given, change=None) -> dict[str, np.ndarray]:
@@ -62,7 +70,8 @@ def run_compiled(cell, given, change=None) -> dict[str, np.ndarray]:
     }
     room = {"workspace": np.full(made.workspace // 8, np.nan)} if made.workspace else {}
     for step in made.steps:
-        text = compile_step(step, TARGETS["sm_80"]).assembly
+        target = "sm_90" if step.cores > 1 else "sm_80"
+        text = compile_step(step, TARGETS[target]).assembly
         ptx.run(step, change(text) if change else text, arrays | outputs | room)
     return {n: outputs[n] for n in cell.outputs}
 
@@ -96,3 +105,15 @@ def test_faults_in_compiled_text_are_noticed(on_gpu):
         run_compiled(cell, given, lambda text: text.replace("bar.sync", "// bar.sync"))
     with pytest.raises(AssertionError, match="outside of what was given"):
         run_compiled(cell, given, lambda text: text.replace(", 2048;", ", 4096;"))
+
+
+@pytest.mark.skipif(not folds_in_clusters(), reason="Triton 3.9 is the first to fold in clusters")
+def test_a_cluster_without_its_barriers_is_noticed(on_gpu, monkeypatch):
+    monkeypatch.setattr(gpu_launch, "choose_tile", lambda *a, **k: CLUSTER)
+    cell = default(OPS["softmax_backward"], "f32").but(shape=(1, 3000), axis=-1)
+    given = operands(cell, "normal")
+    for ordinary in ("bar.sync \t0;", ""):
+        with pytest.raises(AssertionError, match="without a barrier"):
+            run_compiled(
+                cell, given, lambda text, o=ordinary: re.sub(r"barrier\.cluster\.wait\S*;", o, text)
+            )

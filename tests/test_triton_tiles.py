@@ -14,6 +14,7 @@ from pullback.core.problem import Problem
 from pullback.gpu.layout import choose_walk, merge
 from pullback.gpu.tiles import (
     AHEAD_BYTES,
+    ALONE,
     FEW,
     IN_FLIGHT,
     LONG,
@@ -24,6 +25,7 @@ from pullback.gpu.tiles import (
     choose_run_tiles,
     choose_stages,
     choose_tile,
+    room_of,
 )
 
 WORKS = ("pointwise", "fold", "scan", "both ways")
@@ -101,6 +103,25 @@ def test_rows_too_long_to_be_held_keep_their_tail(item, held, tail):
     assert not choose_tile("fold", item, 2**16, 4096, held=held).tail
 
 
+def test_cores_hold_a_row_together():
+    """From sm_90 on, up to eight; AMD's cores have twice the registers."""
+    for length, cores in ((16384, 1), (20_000, 2), (65536, 4), (131_072, 8)):
+        tile = choose_tile("fold", 4, length, 4096, held=2, tailed=2, room=room_of("sm_90"))
+        assert tile.is_whole(length)
+        assert (tile.cores, tile.chunks, tile.tail) == (cores, 1, 0)
+    too_long = choose_tile("fold", 4, 131_073, 4096, held=2, tailed=2, room=room_of("sm_100"))
+    assert (too_long.cores, too_long.is_whole(131_073)) == (1, False)
+    # What is read once anyway needs nobody to hold it.
+    assert choose_tile("fold", 4, 65536, 4096, held=1, room=room_of("sm_90")).cores == 1
+    amd = choose_tile("fold", 4, 32768, 4096, held=2, tailed=2, room=room_of("gfx942"))
+    assert (amd.is_whole(32768), amd.cores, amd.warps) == (True, 1, 2 * MOST_WARPS)
+    assert (
+        choose_tile("fold", 4, 65536, 4096, held=2, tailed=2, room=room_of("gfx90a")).tail == 32768
+    )
+    for arch in ("sm_75", "sm_89", "interpreter"):
+        assert room_of(arch) == ALONE
+
+
 def test_short_rows_share_a_program():
     tile = choose_tile("fold", 4, 8, 100_000)
     assert tile.block == 8
@@ -157,6 +178,15 @@ def test_enough_is_asked_for_at_once(work, item):
             assert at_once * nbytes * ahead >= IN_FLIGHT, (length, units, tile)
             assert ahead * nbytes <= AHEAD_BYTES
         assert programs >= FEW, (length, units, tile)
+
+
+def test_positions_of_chunks_fit_their_type():
+    """Where a chunk ends, which may be past the row, in 32 bits as long as offsets have them."""
+    for length in (2**30, 2**30 - 12345, 2**31 - 2**20 - 1, 2**31 - 2):
+        walk = choose_walk((1, length), (1,), [(length, 1)], [0], False)
+        for work in WORKS[1:]:
+            tile = choose_tile(work, 4, length, 1)
+            assert walk.wide or tile.chunks * tile.chunk < 2**31
 
 
 def test_a_single_segment_is_enough_for_many_programs():
@@ -219,7 +249,7 @@ def test_a_walk_visits_every_element_once(shape, order, data):
 
 def test_large_tensors_have_wide_offsets():
     narrow = choose_walk((2**20, 1024), (1,), [(1024, 1)], [0], False)
-    wide = choose_walk((2**21, 1024), (1,), [(1024, 1)], [0], False)
+    wide = choose_walk((2**20 + 1, 1024), (1,), [(1024, 1)], [0], False)
     assert not narrow.wide
     assert wide.wide
     apart = choose_walk((4, 1024), (1,), [(2**30, 1)], [0], False)
@@ -257,7 +287,7 @@ def test_workspace_bound(place, name, element, data):
     shape, axes = place
     problem = Problem(OPS[name], element, shape, axes)
     item, rank = DTYPES[element].itemsize, len(shape)
-    strides = {}
+    strides, room = {}, room_of(data.draw(st.sampled_from(["sm_80", "sm_90", "gfx942"])))
     for operand in (o.name for o in (*problem.reads, *problem.writes)):
         order = data.draw(st.permutations(range(rank)))
         gaps = data.draw(st.lists(st.booleans(), min_size=rank, max_size=rank))
@@ -265,7 +295,8 @@ def test_workspace_bound(place, name, element, data):
         negative = data.draw(st.sampled_from([1, -1]))
         strides[operand] = (*steps[:-1], negative * steps[-1])
     in_place = data.draw(st.booleans())
-    assert Launch(problem, strides, in_place).workspace <= workspace_bound(problem)
+    needed = Launch(problem, strides, in_place, room=room).workspace
+    assert needed <= workspace_bound(problem, room)
 
 
 def test_workspace_of_dimensions_that_do_not_merge():
@@ -277,7 +308,7 @@ def test_workspace_of_dimensions_that_do_not_merge():
     together = dict.fromkeys(("x", "y"), (310, 62, 2))
     apart = dict.fromkeys(("x", "y"), (320, 64, 2))
     needed = {Launch(problem, s, in_place=False).workspace for s in (together, apart)}
-    assert workspace_bound(problem) == max(needed)
+    assert workspace_bound(problem, ALONE) == max(needed)
 
 
 def test_tile_is_plain_data():

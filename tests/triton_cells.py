@@ -48,9 +48,14 @@ def launch(problem: Problem, **how: Any) -> Any:
     return Launch(problem, strides_of(problem), in_place=False, **how)
 
 
-def launch_of(name: str, element: str, shape=ROWS, axis: int = 1, **parameters: Any) -> Any:
-    """The launch of an op on contiguous operands."""
-    return launch(Case.of(OPS[name], element, shape, axis=axis, **parameters).problem)
+def launch_of(
+    name: str, element: str, shape=ROWS, axis: int = 1, target: str = "", **parameters: Any
+) -> Any:
+    """The launch of an op on contiguous operands, for a target or for any."""
+    from pullback.gpu.tiles import room_of
+
+    problem = Case.of(OPS[name], element, shape, axis=axis, **parameters).problem
+    return launch(problem) if problem.is_segmented else launch(problem, room=room_of(target))
 
 
 def segment_steps(name: str, element: str, is_sorted: bool = False, segments: int = 1000) -> list:

@@ -107,6 +107,9 @@ def test_workspace():
     assert torch.equal(dx, other)
     with pytest.raises(pb.WorkspaceTooSmallError):
         plan.run(dy=x, x=x, dx=dx, workspace=room[: plan.runnable().workspace_size - 8])
+    longer = torch.empty(plan.workspace_size + 16, dtype=torch.uint8, device=DEVICE)
+    with pytest.raises(pb.MisalignedOperandError, match="multiple of 16, got one 8 bytes beyond"):
+        plan.run(dy=x, x=x, dx=dx, workspace=longer[8:])
     with pytest.raises(pb.InvalidProblemError, match="workspace: expected a torch tensor on"):
         plan.run(dy=x, x=x, dx=dx, workspace=bytearray(plan.workspace_size))
 

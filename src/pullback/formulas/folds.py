@@ -151,7 +151,7 @@ def log_of_state(peak, total):
 
 
 LOG_TOTAL = Monoid(log_step, log_add, (-INF, 0.0), ("peak", "total"))
-TOTAL = Monoid(value, add, (0.0,), ("total",))
+TOTAL = Monoid(value, add, (0.0,), ("total",), sums=1)
 PEAK = Monoid(value, larger, (-INF,), ("peak",), selects=True)
 TROUGH = Monoid(value, smaller, (INF,), ("peak",), selects=True)
 PRODUCT = Monoid(scaled, scaled_product, (1.0, 0.0), ("product_m", "product_e"))

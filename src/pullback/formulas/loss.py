@@ -56,7 +56,9 @@ ONLINE = Monoid(
 CROSS_ENTROPY = RowFormula(
     (
         Pass(Monoid(logit, larger, (-INF,), ("peak",), selects=True), finite_peak, ("shift",)),
-        Pass(Monoid(exp_picked_total, added, (0.0, 0.0, 0.0), ("sum_exp", "picked", "total"))),
+        Pass(
+            Monoid(exp_picked_total, added, (0.0, 0.0, 0.0), ("sum_exp", "picked", "total"), sums=3)
+        ),
     ),
     finish=loss_and_lse,
     online=RowFormula((Pass(ONLINE),), finish=loss_and_lse),

@@ -23,7 +23,7 @@ def let_in(mask):
     return where(mask, 1.0, 0.0)
 
 
-COUNT_PASS = Pass(Monoid(let_in, add, (0.0,), (COUNT,)))
+COUNT_PASS = Pass(Monoid(let_in, add, (0.0,), (COUNT,), sums=1))
 
 
 @cache

@@ -91,10 +91,20 @@ def root_by_size(middle, large, small):
 
 
 NORM2_IN_SINGLES = RowFormula(
-    (PEAK_SCALE, Pass(Monoid(scaled_square, add, (0.0,), ("total",)))),
+    (PEAK_SCALE, Pass(Monoid(scaled_square, add, (0.0,), ("total",), sums=1))),
     finish=root,
     online=RowFormula(
-        (Pass(Monoid(square_by_size, three_sums, (0.0, 0.0, 0.0), ("middle", "large", "small"))),),
+        (
+            Pass(
+                Monoid(
+                    square_by_size,
+                    three_sums,
+                    (0.0, 0.0, 0.0),
+                    ("middle", "large", "small"),
+                    sums=3,
+                )
+            ),
+        ),
         finish=root_by_size,
     ),
 )
@@ -127,12 +137,14 @@ def scaled_mean(total, low, peak, extent):
 
 
 PEAK_AND_SUMS = Pass(
-    Monoid(value_smaller_and_size, sums_and_peak, (0.0,) * 3, ("total", "low", "peak")),
+    Monoid(value_smaller_and_size, sums_and_peak, (0.0,) * 3, ("total", "low", "peak"), sums=2),
     scaled_mean,
     ("peak_e", "peak_scale", "mean"),
 )
-SCALED_MEAN = Pass(Monoid(times_peak_scale, add, (0.0,), ("total",)), mean_of, ("mean",))
-DEVIATIONS = Pass(Monoid(scaled_deviation_and_square, two_sums, (0.0, 0.0), ("shift", "total")))
+SCALED_MEAN = Pass(Monoid(times_peak_scale, add, (0.0,), ("total",), sums=1), mean_of, ("mean",))
+DEVIATIONS = Pass(
+    Monoid(scaled_deviation_and_square, two_sums, (0.0, 0.0), ("shift", "total"), sums=2)
+)
 STD_IN_SINGLES = RowFormula(
     (PEAK_SCALE, SCALED_MEAN, DEVIATIONS),
     finish=root_about_mean,
@@ -158,7 +170,7 @@ def mean_by_peak(total, peak, extent):
 STD_OF_FEW_DIGITS = RowFormula(
     (
         Pass(
-            Monoid(small_and_size, sum_and_peak, (0.0, 0.0), ("total", "peak")),
+            Monoid(small_and_size, sum_and_peak, (0.0, 0.0), ("total", "peak"), sums=1),
             mean_by_peak,
             ("peak_e", "peak_scale", "mean"),
         ),
@@ -220,7 +232,7 @@ def std_backward(x, scale, mean, up1, up2, gain, down1, down2):
 STD_BACKWARD_IN_SINGLES = RowFormula(
     (
         Pass(close=scale_of_small, gives=("scale_e", "scale")),
-        Pass(Monoid(scaled_by, add, (0.0,), ("total",)), std_gain, ("mean", *GAIN)),
+        Pass(Monoid(scaled_by, add, (0.0,), ("total",), sums=1), std_gain, ("mean", *GAIN)),
     ),
     apply=std_backward,
 )

@@ -228,7 +228,7 @@ def entmax15_backward(dy, y, mean):
 
 
 def _backward(lift, apply):
-    sums = Monoid(lift, add_both, (0.0, 0.0), ("total", "weight"))
+    sums = Monoid(lift, add_both, (0.0, 0.0), ("total", "weight"), sums=2)
     return RowFormula((Pass(sums, mean_of, ("mean",)),), apply=apply)
 
 

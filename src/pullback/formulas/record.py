@@ -30,7 +30,8 @@ class Monoid:
     the identity, and a schedule may pass them over. ``brief`` may stand for ``combine`` with the
     states of up to ``briefly`` elements, one after the other, before the next is combined: in the
     end the same bits for less. Where ``brief_holds`` of the state that ``brief`` gives with the
-    next, ``combine`` gives the same bits.
+    next, ``combine`` gives the same bits. The first ``sums`` components of a state ``combine`` adds
+    up, each by itself, so that a schedule may carry them in more digits.
     """
 
     lift: Callable
@@ -42,6 +43,7 @@ class Monoid:
     brief: Callable | None = None
     briefly: int = 0
     brief_holds: Callable | None = None
+    sums: int = 0
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,8 @@ def to_winner(dy, index, peak):
 
 EXTREME_BACKWARD = {
     "split": RowFormula(
-        (Pass(Monoid(holds, add, (0.0,), ("count",)), even_share, ("portion",)),), apply=to_holders
+        (Pass(Monoid(holds, add, (0.0,), ("count",), sums=1), even_share, ("portion",)),),
+        apply=to_holders,
     ),
     "all": RowFormula(apply=dy_to_holders),
     "first": RowFormula(
@@ -215,11 +216,11 @@ NORM2 = RowFormula(
             peak_exponent,
             ("peak_e", "peak_scale"),
         ),
-        Pass(Monoid(scaled_square, add, (0.0,), ("total",))),
+        Pass(Monoid(scaled_square, add, (0.0,), ("total",), sums=1)),
     ),
     finish=root,
     in_doubles=RowFormula(
-        (Pass(Monoid(square, add, (0.0,), ("total",))),),
+        (Pass(Monoid(square, add, (0.0,), ("total",), sums=1)),),
         finish=plain_root,
     ),
 )
@@ -255,7 +256,7 @@ def logsumexp_backward(dy, x, y):
 LOGSUMEXP = RowFormula(
     (
         Pass(PEAK, finite_peak, ("shift",)),
-        Pass(Monoid(exp_below, add, (0.0,), ("total",))),
+        Pass(Monoid(exp_below, add, (0.0,), ("total",), sums=1)),
     ),
     finish=logsumexp,
     online=RowFormula((Pass(LOG_TOTAL),), finish=log_of_state),
@@ -314,13 +315,15 @@ def scaled_deviation(total, peak_e, extent, correction):
 
 
 MEAN_PASS = Pass(TOTAL, mean_of, ("mean",))
-DEVIATIONS = Pass(Monoid(squared_deviation, add, (0.0,), ("total",)))
+DEVIATIONS = Pass(Monoid(squared_deviation, add, (0.0,), ("total",), sums=1))
 SCALED_MEAN_PASS = Pass(
-    Monoid(value_smaller_and_size, sums_and_peak, (0.0, 0.0, 0.0), ("total", "low", "peak")),
+    Monoid(
+        value_smaller_and_size, sums_and_peak, (0.0, 0.0, 0.0), ("total", "low", "peak"), sums=2
+    ),
     scaled_mean,
     ("peak_e", "peak_scale", "mean"),
 )
-SCALED_DEVIATIONS = Pass(Monoid(scaled_squared_deviation, add, (0.0,), ("total",)))
+SCALED_DEVIATIONS = Pass(Monoid(scaled_squared_deviation, add, (0.0,), ("total",), sums=1))
 VAR = RowFormula(
     (SCALED_MEAN_PASS, SCALED_DEVIATIONS),
     finish=scaled_variance,
@@ -364,7 +367,7 @@ def scaled_var_backward(x, scale, mean, gain, unscale):
 VAR_BACKWARD = RowFormula(
     (
         Pass(
-            Monoid(value_and_smaller, two_sums, (0.0, 0.0), ("total", "low")),
+            Monoid(value_and_smaller, two_sums, (0.0, 0.0), ("total", "low"), sums=2),
             scaled_var_gain,
             ("scale", "mean", "gain", "unscale"),
         ),
@@ -403,7 +406,9 @@ def scaled_std_backward(x, inverse, mean, gain):
 STD_BACKWARD = RowFormula(
     (
         Pass(close=inverse_size, gives=("inverse",)),
-        Pass(Monoid(scaled_value, add, (0.0,), ("total",)), scaled_std_gain, ("mean", "gain")),
+        Pass(
+            Monoid(scaled_value, add, (0.0,), ("total",), sums=1), scaled_std_gain, ("mean", "gain")
+        ),
     ),
     apply=scaled_std_backward,
     narrow=RowFormula(

@@ -15,7 +15,7 @@ def exp_below_peak(x, peak):
     return exp(x - peak)
 
 
-EXP_TOTAL = Monoid(exp_below_peak, add, (0.0,), ("total",))
+EXP_TOTAL = Monoid(exp_below_peak, add, (0.0,), ("total",), sums=1)
 
 
 def share(lifted, total):
@@ -78,10 +78,10 @@ def log_softmax_backward(dy, y, total):
 
 
 SOFTMAX_BACKWARD = RowFormula(
-    (Pass(Monoid(y_dot_dy, add, (0.0,), ("total",))),), apply=softmax_backward
+    (Pass(Monoid(y_dot_dy, add, (0.0,), ("total",), sums=1)),), apply=softmax_backward
 )
 LOG_SOFTMAX_BACKWARD = RowFormula(
-    (Pass(Monoid(upstream, TOTAL.combine, (0.0,), ("total",))),),
+    (Pass(Monoid(upstream, TOTAL.combine, (0.0,), ("total",), sums=1)),),
     apply=log_softmax_backward,
     heavy=True,
 )

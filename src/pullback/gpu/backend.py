@@ -9,6 +9,7 @@ from ..core.problem import Problem
 from ..core.vocabulary import ElementKind, MathPrecision, PrecisionGuarantee, Stream
 from ..errors import (
     InvalidProblemError,
+    MisalignedOperandError,
     UnsupportedError,
     WorkspaceTooSmallError,
 )
@@ -49,11 +50,10 @@ def guarantee(problem: Problem) -> PrecisionGuarantee:
     """What holds on a GPU: arithmetic in the compute type, an order that depends on the layout."""
     from .frame import COMPUTE, monoids_of
     from .launch import is_fast
-    from .two_floats import in_two_floats
 
     formula = problem.formula
     wide = COMPUTE[problem.element] == "tl.float64" or repeats(formula)
-    sums = isinstance(formula, RowFormula) and any(in_two_floats(m) for m in monoids_of(formula))
+    sums = isinstance(formula, RowFormula) and any(m.sums for m in monoids_of(formula))
     return PrecisionGuarantee(
         math_precision=MathPrecision.F64 if wide else MathPrecision.F32,
         accumulator=ElementKind.F64 if wide else ElementKind.F32,
@@ -188,6 +188,12 @@ class TritonRunner:
             raise InvalidProblemError(
                 f"workspace: expected a torch tensor on {self.device}, got {where}"
             )
+        if workspace.data_ptr() % 16:
+            # Triton would lay out the states of chunks otherwise, and join them in another order.
+            raise MisalignedOperandError(
+                "workspace: expected an address that is a multiple of 16, got one "
+                f"{workspace.data_ptr() % 16} bytes beyond"
+            )
         size = workspace.numel() * workspace.element_size()
         return workspace.view(-1).view(torch.uint8)[: size // 8 * 8].view(torch.int64)
 
@@ -207,7 +213,7 @@ class RowRunner(TritonRunner):
         from .launch import workspace_bound
 
         super().__init__(problem, device)
-        self.workspace_size = workspace_bound(problem)
+        self.workspace_size = workspace_bound(problem, device.room)
         self._names = [o.name for o in (*problem.reads, *problem.writes)]
         self._again: dict[tuple[Any, ...], Again] = {}
         self._tensor = import_torch().Tensor
@@ -240,7 +246,7 @@ class RowRunner(TritonRunner):
         from .launch import Launch
 
         strides = {n: v.strides for n, v in views.items()}
-        return Launch(self.problem, strides, in_place, dtypes, odd)
+        return Launch(self.problem, strides, in_place, dtypes, odd, self._device.room)
 
     def _launch(self, views: dict[str, View], workspace: Any, key: Any) -> None:
         op = self.problem.op
@@ -321,12 +327,13 @@ class SegmentRunner(TritonRunner):
             held["ends"] = pointer(ids, ids.strides[0])
         elif self._words_of:
             # What no row tells of is a segment without rows.
-            workspace[: 2 * self.problem.num_segments].zero_()
+            workspace[: self._words_of["starts"] + self._words_of["ends"]].zero_()
         if "workspace" in held:
             held["workspace"] = held["workspace"].view(torch.float64)
         if self._sorts:
-            tensor = _as_tensor(ids)
-            held["keys"] = held["keys"].view(tensor.dtype)[: self.problem.num_inputs]
+            tensor, count = _as_tensor(ids), self.problem.num_inputs
+            held["keys"] = held["keys"].view(tensor.dtype)[:count]
+            held["order"] = held["order"][:count]
             torch.sort(tensor, stable=True, out=(held["keys"], held["order"]))
         for start in launch.starts:
             start(held)

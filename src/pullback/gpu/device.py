@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidProblemError, UnsupportedError
+from .tiles import ALONE, Room, room_of
 
 _INSTALL = "install it with: pip install 'pullback[gpu]'"
 
@@ -32,6 +33,19 @@ class Device:
     arch: str
     backend: str
     lanes: int = 32
+
+    @property
+    def room(self) -> Room:
+        """What it has for rows that are held, as far as Triton can use it."""
+        room = room_of(self.arch)
+        return ALONE if room.cores > 1 and not folds_in_clusters() else room
+
+
+def folds_in_clusters() -> bool:
+    """Whether this release of Triton compiles a fold over the blocks of a cluster: from 3.9 on."""
+    import triton
+
+    return tuple(int(n) for n in triton.__version__.split(".")[:2]) >= (3, 9)
 
 
 def import_torch() -> Any:

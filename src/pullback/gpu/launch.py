@@ -26,7 +26,7 @@ from .layout import Walk, choose_walk
 from .rows import folds_of, make_rows_kernel
 from .scans import make_scan_kernel
 from .steps import Step, pointers_of
-from .tiles import MOST_WARPS, Tile, ceil_to_power, choose_stages, choose_tile
+from .tiles import ALONE, MOST_WARPS, Room, Tile, ceil_to_power, choose_stages, choose_tile
 
 # float32 counts to here.
 _COUNTS = 2**24
@@ -100,7 +100,7 @@ def _item(problem: Problem) -> int:
     return 8 if repeats(problem.formula) else DTYPES[problem.element].itemsize
 
 
-def workspace_bound(problem: Problem) -> int:
+def workspace_bound(problem: Problem, room: Room) -> int:
     """Workspace that suffices whatever the strides."""
     formula, n = problem.formula, problem.extent
     work = work_of(formula)
@@ -113,7 +113,7 @@ def workspace_bound(problem: Problem) -> int:
         if d not in problem.axes:
             spanned |= {size * units for units in spanned}
     tiles = (
-        choose_tile(work, item, n, units, rows // units, across, *held)
+        choose_tile(work, item, n, units, rows // units, across, *held, room)
         for units in spanned
         for across in (False, True)
     )
@@ -130,6 +130,7 @@ class Launch:
         in_place: bool,
         dtypes: Mapping[str, str] | None = None,
         odd: Collection[str] = (),
+        room: Room = ALONE,
     ):
         formula = problem.formula
         bare = shape_of(problem, strides, dtypes, odd)
@@ -141,7 +142,7 @@ class Launch:
         outer = math.prod(walk.outer)
         item = _item(problem)
         size = (walk.length, walk.units, outer)
-        tile = choose_tile(work, item, *size, walk.across, *_held(problem))
+        tile = choose_tile(work, item, *size, walk.across, *_held(problem), room)
         if repeats(formula) or (in_place and _meets_other_chunks(formula)):
             tile = replace(tile, chunk=tile.chunk * tile.chunks, chunks=1)
         self.walk, self.tile = walk, tile
@@ -150,7 +151,7 @@ class Launch:
             bare,
             fast=is_fast(problem),
             in_range=is_fast(problem) and in_singles(formula, problem.element) is not None,
-            stays_narrow=tile.warps > MOST_WARPS,
+            stays_narrow=item == 2 and tile.warps > MOST_WARPS,
             outer=len(walk.outer),
             axis=len(walk.axis),
             across=walk.across,
@@ -215,7 +216,9 @@ class Launch:
         numbers += [held[n] for n in self.shape.constants]
         pointers = pointers_of(self.shape)
         pointers += (("workspace", "f64"),) if keeps else ()
-        return Step(kernel, programs, pointers, tuple(numbers), meta, tile.warps, scan, stages)
+        return Step(
+            kernel, programs, pointers, tuple(numbers), meta, tile.warps, scan, stages, tile.cores
+        )
 
     def _stages(self, programs: int) -> int:
         """Blocks under way in the loop of a scan; 0 where nothing is read ahead.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ..memory.dimensions import merge
 
-# Positions up to here fit 32 bits with room for the last tile to reach past the end.
-_NARROW = 2**31 - 2**20
+# Positions up to here fit 32 bits with room for the last chunk, or tile, to reach past the end.
+_NARROW = 2**30
 
 
 @dataclass(frozen=True)

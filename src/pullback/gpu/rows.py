@@ -22,7 +22,7 @@ from ..formulas.bind import primitives_of
 from ..formulas.record import Again, Monoid, Pass, RowFormula, names_read
 from .frame import STORED, Frame, Shape, literal, reads
 from .tiles import STEPS
-from .two_floats import LOST, NOTHING, in_two_floats
+from .two_floats import LOST, NOTHING, add_twofold
 
 
 def folds_of(formula: RowFormula) -> list[int]:
@@ -186,9 +186,11 @@ class Rows(Frame):
         if self.whole:
             lifted = self.lift(monoid, self.per_tile, "lifted", "here", kind)
             return self.reduce(monoid, lifted, "total")
-        twofold = in_two_floats(monoid) if self.shape.fast and kind == "tl.float32" else None
-        carried, wide = (twofold, kind) if twofold else (monoid, "tl.float64")
-        carry = self.identity(carried, "carry", "[U]", wide)
+        # Sums in two floats or, as all else, in float64.
+        sums = monoid.sums if self.shape.fast and kind == "tl.float32" else 0
+        wide = kind if sums else "tl.float64"
+        carry = self.identity(monoid, "carry", "[U]", wide)
+        out(*(f"{name}{LOST} = tl.full([U], {NOTHING}, {wide})" for name in carry[:sums]))
         with out.block(f"for outer in range(first, stop, B * {STEPS}):"):
             part = self.identity(monoid, "part", self.tile, kind)
             with out.block(f"for start in range(outer, tl.minimum(outer + B * {STEPS}, stop), B):"):
@@ -196,8 +198,7 @@ class Rows(Frame):
                 self.fetch(reads([monoid.lift]))
                 lifted = self.lift(monoid, self.per_tile, "lifted", "here", kind)
                 self.combine(monoid, part, lifted, part, kind)
-            joint = self.reduce(monoid, part, "joint", wide)
-            self.combine(carried, carry, self.with_nothing_lost(joint, carried), carry, wide)
+            self.carry_on(monoid, carry, self.reduce(monoid, part, "joint", wide), sums, wide)
         if self.tailed:
             # Behind the first loop, which needs registers of its own.
             if not self.holds_tail:
@@ -205,24 +206,30 @@ class Rows(Frame):
                 self.holds_tail = True
             lifted = self.lift(monoid, self.per_tail, "tail_lifted", "tail_here", kind)
             joint = self.reduce(monoid, lifted, "tail_joint", wide)
-            self.combine(carried, carry, self.with_nothing_lost(joint, carried), carry, wide)
-        return self.settled(monoid, twofold) if twofold else carry
+            self.carry_on(monoid, carry, joint, sums, wide)
+        if sums:
+            self.settle_sums(carry, sums)
+        return carry
 
-    @staticmethod
-    def with_nothing_lost(state: list[str], carried: Monoid) -> list[str]:
-        """A state as one of the monoid that is carried, which may have more components."""
-        nothing = f"tl.full([U], {NOTHING}, tl.float32)"
-        return state + [nothing for _ in carried.state[len(state) :]]
+    def carry_on(
+        self, monoid: Monoid, carry: list[str], joint: list[str], sums: int, kind: str
+    ) -> None:
+        """Take a state into the carry, so many sums of it with what they lose."""
+        if sums < len(carry):
+            rest = self.state("rest", monoid)
+            self.combine(monoid, carry, joint, rest, kind)
+            self.source(*(f"{c} = {r}" for c, r in zip(carry[sums:], rest[sums:], strict=True)))
+        for total, more in zip(carry[:sums], joint[:sums], strict=True):
+            given = f"{total}, {total}{LOST}, {more}"
+            self.source(f"{total}, {total}{LOST} = {self.name(add_twofold)}({given})")
 
-    def settled(self, monoid: Monoid, twofold: Monoid) -> list[str]:
+    def settle_sums(self, carry: list[str], sums: int) -> None:
         """A carry with what its sums have lost."""
-        for n in monoid.state:
-            lost = f"carry_{n}{LOST}"
-            self.source(f"carry_{n} = carry_{n}.to({self.row_kind})")
-            if f"{n}{LOST}" in twofold.state:
-                # Beside an infinite sum there is NaN.
-                self.source(f"carry_{n} = carry_{n} + tl.where({lost} == {lost}, {lost}, 0.0)")
-        return self.state("carry", monoid)
+        self.source(*(f"{name} = {name}.to({self.row_kind})" for name in carry))
+        for name in carry[:sums]:
+            lost = f"{name}{LOST}"
+            # Beside an infinite sum there is NaN.
+            self.source(f"{name} = {name} + tl.where({lost} == {lost}, {lost}, 0.0)")
 
     def repeat(self, step: Pass, again: Again) -> None:
         """Take a pass until no row of the program moves."""

@@ -139,7 +139,8 @@ def workspace_words(problem: Problem) -> dict[str, int]:
     if rows > chunk:
         slots = 2 * (rows // chunk + 1)
         words["workspace"] = max(1, slots * problem.embedding_dim * _states(problem))
-    return words
+    # Each of them begins at a multiple of 16 bytes, as kernels are compiled for.
+    return {name: count + count % 2 for name, count in words.items()}
 
 
 class SegmentLaunch:

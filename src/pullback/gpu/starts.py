@@ -36,7 +36,7 @@ class Start:
         self._step = step
         self._options = step.options(device.backend, device.lanes)
         most = most_programs(device.backend, self._options["num_warps"] * device.lanes)
-        if step.programs > most:
+        if step.programs * step.cores > most:
             raise UnsupportedError(
                 f"{step.programs} programs are more than the {most} that a GPU launches at once"
             )

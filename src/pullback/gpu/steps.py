@@ -40,6 +40,8 @@ class Step:
         Whether the kernel scans, which takes many registers.
     stages
         Blocks of a loop that are under way at once, where it is told; else 0.
+    cores
+        Of a cluster that runs a program together, on NVIDIA's GPUs from sm_90 on.
     """
 
     kernel: Any
@@ -50,6 +52,7 @@ class Step:
     warps: int
     scans: bool = False
     stages: int = 0
+    cores: int = 1
 
     def options(self, backend: str, lanes: int = WARP) -> dict[str, Any]:
         """Options of the compiler for ``"cuda"`` or ``"hip"``, with that many lanes in a warp."""
@@ -64,4 +67,6 @@ class Step:
             # Left alone, the assembler spills a few bytes to fit more programs on a core.
             most = 255 if self.scans else 128
             found["maxnreg"] = min(most, 2**16 // (WARP * warps))
+        if self.cores > 1:
+            found["num_ctas"] = self.cores
         return found

@@ -1,4 +1,4 @@
-"""Sizes of tiles, warps and chunks: pure functions of shape and element type."""
+"""Sizes of tiles, warps and chunks: pure functions of shape, element type and kind of GPU."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ class Tile:
     tail
         Elements at the end of a row that are held for the next look while blocks before them are
         read again; a power of two, or 0.
+    cores
+        How many hold a block together, as a cluster.
     """
 
     units: int
@@ -49,6 +51,7 @@ class Tile:
     chunk: int
     chunks: int
     tail: int = 0
+    cores: int = 1
 
     @property
     def is_split(self) -> bool:
@@ -85,15 +88,48 @@ _PER_THREAD = {
 
 # Elements of a row, all its operands together, that the registers of a core hold for a second look,
 # and of one of them. Half floats are held as float32, beside what they are widened from, or from
-# HELD_NARROW elements on as they are, by all the threads that a program may have.
+# HELD_NARROW elements on as they are, by all the threads that a program may have. A core has 256 KB
+# of registers, or as many times that as its Room says.
 _HELD = {2: 2**16, 4: 2**15, 8: 2**14}
 _MOST_HELD = {2: 2**15, 4: 2**15, 8: 2**14}
 HELD_NARROW = 2**15
+# Of an operand, in each core of a cluster; with twice as much the exp of softmax spills.
+_MOST_IN_CLUSTER = {2: 2**14, 4: 2**14, 8: 2**13}
 # Of an operand of which the tail is held, beside what a loop needs.
 _MOST_TAIL = {2: 2**15, 4: 2**14, 8: 2**13}
 # Rows up to here are held as far as that goes. What one program reads of a longer row before it
 # comes back to it, on all cores at once, is more than their cache has.
 LONGEST_TAILED = 2**16
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a GPU has for rows that are held.
+
+    Attributes
+    ----------
+    registers
+        Of a core, in 256 KB.
+    cores
+        That may hold a row together: a cluster, which exchanges through shared memory.
+    """
+
+    registers: int = 1
+    cores: int = 1
+
+
+# A core by itself, with the registers that every GPU has.
+ALONE = Room()
+
+
+def room_of(arch: str) -> Room:
+    """What the GPUs of an architecture, ``"sm_90"`` or ``"gfx942"``, have."""
+    if arch.startswith("gfx"):
+        return Room(registers=2)
+    if arch.startswith("sm_") and int(arch[3:]) >= 90:
+        # Eight is what every GPU with clusters has.
+        return Room(cores=8)
+    return ALONE
 
 
 def choose_tile(
@@ -105,6 +141,7 @@ def choose_tile(
     across: bool = False,
     held: int = 0,
     tailed: int = 0,
+    room: Room = ALONE,
 ) -> Tile:
     """Tile, warps and chunks.
 
@@ -122,21 +159,33 @@ def choose_tile(
         Operands of a fold that are looked at more than once.
     tailed
         The same where a row is not held as a whole.
+    room
+        What there is to hold them.
     """
     per_thread = _PER_THREAD[work][item]
-    if across and work != "pointwise" and (work, item) != ("scan", 2):
-        # Every lane keeps the states of its own columns.
+    if across and work != "pointwise" and (item != 2 or work == "both ways"):
+        # Every lane keeps the states of its own columns. Of half floats twice as many threads, each
+        # with half as much, would leave fewer programs at once and 1.5 MB in flight instead of 2.
         per_thread = max(4, per_thread // 2)
     usual = 4 * WARP * per_thread
     most = (4 if work == "pointwise" else MOST_WARPS) * WARP * per_thread
     whole = ceil_to_power(length)
     may_hold = not across and whole > most and units * outer >= FEW
-    if held and may_hold and whole <= min(_HELD[item] // held, _MOST_HELD[item]):
-        return Tile(1, whole, _warps_to_hold(item, whole), whole, 1)
-    tail = _floor_to_power(min(_HELD[item] // tailed, _MOST_TAIL[item])) if tailed else 0
+    # Half floats would spill.
+    more = room.registers if item > 2 else 1
+    if held and may_hold:
+        usual_held = _floor_to_power(min(_HELD[item] // held, _MOST_HELD[item]))
+        if whole <= usual_held * more:
+            return Tile(1, whole, _warps_to_hold(item, whole, usual_held), whole, 1)
+        cores = whole // min(usual_held, _MOST_IN_CLUSTER[item])
+        # A record that reads a longer row once needs no others to hold it.
+        if tailed and cores <= room.cores:
+            return Tile(1, whole, MOST_WARPS, whole, 1, cores=cores)
+    usual_held = _floor_to_power(min(_HELD[item] // tailed, _MOST_TAIL[item])) if tailed else 0
+    tail = usual_held * more
     # What lies before a tail is whole blocks, the last of which ends within the row.
     if tail >= most and may_hold and length <= LONGEST_TAILED:
-        return Tile(1, most, _warps_to_hold(item, tail), whole, 1, tail)
+        return Tile(1, most, _warps_to_hold(item, tail, usual_held), whole, 1, tail)
     if across:
         # 128 bytes of a row side by side at least, where there are as many.
         span = min(ceil_to_power(units), max(128 // item, usual // whole))
@@ -207,8 +256,9 @@ def choose_stages(nbytes: int, programs: int) -> int:
     return 1 + max(1, min(ahead, AHEAD_BYTES // nbytes))
 
 
-def _warps_to_hold(item: int, elements: int) -> int:
-    return 2 * MOST_WARPS if item == 2 and elements >= HELD_NARROW else MOST_WARPS
+def _warps_to_hold(item: int, elements: int, usual: int) -> int:
+    narrow = item == 2 and elements >= HELD_NARROW
+    return 2 * MOST_WARPS if narrow or elements > usual else MOST_WARPS
 
 
 def _warps(elements: int, per_thread: int) -> int:

@@ -1,9 +1,9 @@
 """The checks of one op and element type on a GPU.
 
 Values are compared with the oracle: small problems under every selection and at the edges, rows
-that are walked in blocks and, in float32, rows that programs share. Bytes are compared between
-runs, addresses, streams, rows of a batch and a CUDA graph. Other strides may have another order of
-the sum: there it is values again, unless the plan promises bytes.
+that are walked in blocks and, in float32, rows that programs share and long ones that are held.
+Bytes are compared between runs, addresses, streams, rows of a batch and a CUDA graph. Other strides
+may have another order of the sum: there it is values again, unless the plan promises bytes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ SMALL, SMALL_SEGMENTS = (2, 24), ((20, 3), 4)
 # Several blocks for every kind of work, and a row that programs share, which float32 is enough for.
 BLOCKS, SHARED = (1, 9000), (1, 70_000)
 HUB = ((6000, 2), 3)
+# Rows that several cores hold, or one in part, and as many as it takes for that.
+HELD = (128, 40_000)
 
 
 def case_of(op: Op, element: str, shape: tuple[int, ...], table: Any) -> Case:
@@ -57,6 +59,8 @@ def check_one(op: Op, element: str, gpu: Gpu) -> dict[str, Any]:
         operands = make_operands(case)
         plain = gpu.result(case, operands)
         layouts, bits = _layouts(gpu, case, operands, plain), _bits(gpu, case, operands, plain)
+        if gpu.is_card and element == "f32" and not cuts(op):
+            reasons += _held(gpu, op, element)
     reasons += [f"wrong in another layout: {n}" for n, same in layouts.items() if not same]
     reasons += [f"bytes differ: {n}" for n, same in bits.items() if not same]
     found = {"op": op.name, "family": op.family, "dtype": element, "max_ulp": worst}
@@ -76,6 +80,18 @@ def _problems(case: Case, gpu: Gpu) -> Iterator[tuple[str, Case, Arrays]]:
     for shape in longer if not cuts(case.op) else [BLOCKS]:
         one = case_of(case.op, case.element, shape, HUB)
         yield one.shape_label, one, make_operands(one)
+
+
+def _held(gpu: Gpu, op: Op, element: str) -> list[str]:
+    """What is wrong with a long row, many times over."""
+    one, many = (case_of(op, element, shape, None) for shape in ((1, HELD[1]), HELD))
+    operands = make_operands(one)
+    repeated = {n: np.array(np.broadcast_to(a, many.shape_of(n))) for n, a in operands.items()}
+    results = gpu.result(many, repeated)
+    error, share = _error(gpu, one, operands, {n: r[:1] for n, r in results.items()})
+    wrong = [] if share <= 1 else [f"{many.shape_label}: {error:.3g} ulp from the oracle"]
+    alike = all(same_bytes(r[k], r[0]) for r in results.values() for k in range(len(r)))
+    return wrong if alike else [*wrong, f"bytes differ: rows of {many.shape_label}"]
 
 
 def _error(gpu: Gpu, case: Case, operands: Arrays, outputs: Arrays) -> tuple[float, float]:
