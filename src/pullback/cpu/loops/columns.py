@@ -623,6 +623,16 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
 
     apply_group = apply_singles if sixteen else apply_pair if pairs else apply_whole
 
+    @inlined
+    def apply_next(tile, at, c, i, streamed, pitch):
+        if lifted is None:
+            sure = apply_group(tile, at, c, i, streamed)
+        elif pitch > 0 and not streamed:
+            sure = apply_lifted(tile, at, c, i, pitch)
+        else:
+            sure = apply_group(tile, at, c, i, streamed)
+        return sure
+
     @inner
     def apply_ragged(tile, at, start, stop, i):
         for c in range(start, stop, LANES):
@@ -649,13 +659,10 @@ def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
                 apply_ragged(tile, at, 0, inside, i)
             whole = inside + (width - inside) // group * group
             c = inside
-            if lifted is not None and pitch > 0 and not streamed:
-                while c < whole and apply_lifted(tile, at, c, i, pitch):
-                    c += group
             while c < width:
                 while c < whole:
                     prefetch(below, left + c)
-                    if not apply_group(tile, at, c, i, streamed):
+                    if not apply_next(tile, at, c, i, streamed, pitch):
                         break
                     c += group
                 until = c + group if c < whole else width
