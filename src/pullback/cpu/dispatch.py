@@ -338,6 +338,8 @@ def run_phase(program, phase, block):
     board = word(word(program, BOARD), 0)
     if board == 0:
         return False
+    if shared_word(board + 8 * USED) < threads - 1:
+        return False
     job = new_job(kernel, block, units, word(phase, CHUNK_OF_PHASE), threads)
     if job == 0:
         call_kernel(kernel, block, 0, units)
