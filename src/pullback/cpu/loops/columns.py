@@ -29,7 +29,7 @@ from ..codegen.passes import BoundPass
 from ..codegen.sixteen import Boxed, apply_sixteen, forget
 from ..codegen.vectors import counting, no_vectors, stack, state_emitters
 from ..words import BLOCKS, COLUMNS, EXTENT, KEPT, LINE, TILE, TILES, WIDEST_TILE
-from .flush import flush, put_lines
+from .flush import flush, put_bytes
 from .rows import BLOCK, element_functions, keeps_lifted, lifted_call, strange_rows, writes_pairs
 
 # Boxes of a tile lie a cache line more than its columns apart: at the same place of a page they
@@ -695,7 +695,7 @@ def _make_repeat(operands: Operands, apply_some):
             if is_streamed(p, place):
                 flush(place, box, size)
             else:
-                put_lines(place, box, size)
+                put_bytes(place, box, size)
         fence()
 
     return repeat_tile
