@@ -95,8 +95,9 @@ def _looks_at(problem: Problem, operand: Operand) -> Callable[[np.ndarray[Any, A
 def _bounds(problem: Problem, operand: Operand) -> tuple[int, int]:
     """What positions must be below, and a value that they may have besides; 0 if there is none."""
     allowed = problem.constants.get(operand.allows)
-    there = allowed is not None and math.isfinite(allowed)
-    return problem.extent, int(allowed) if there else 0
+    if allowed is None or not math.isfinite(allowed):
+        return problem.extent, 0
+    return problem.extent, int(allowed)
 
 
 def _written_out(problem: Problem, program: Any, shapes: Any, strides: Any, dtypes: Any) -> Any:
