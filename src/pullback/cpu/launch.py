@@ -36,6 +36,7 @@ from .program import WORKSPACE, Patch, Phase, Program
 from .words import (
     BLOCK,
     CONSTANTS,
+    FAR,
     FRONT,
     ITEMSIZE,
     LANES,
@@ -216,15 +217,17 @@ class Launch:
         )
         size = problem.numel * ITEMSIZE[problem.element]
         self._traffic = size * (len(full) + len(written))
+        sharing = threads if self._weight() >= machine.here().serial_bytes else 1
         tile = tiles = 0
         if layout.columns:
-            sharing = threads if self._weight() >= machine.here().serial_bytes else 1
             tile = _tile(problem, layout.columns, self._rows, sharing)
             tiles = -(-layout.columns // tile)
         cut = self._worth_cutting()
         template = self._template(tile, tiles, turned)
         template[PARTS] = threads if cut else 0
-        if machine.here().streams(self._touched(sources, strides, stored)):
+        touched = self._touched(sources, strides, stored)
+        template[FAR] = int(machine.here().is_far(touched, sharing))
+        if machine.here().streams(touched):
             run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]
             template[STREAMED] = _alignment_to_stream(run_bytes)
         rows = self._rows * max(1, tiles * tile)
