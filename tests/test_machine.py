@@ -17,7 +17,7 @@ from pullback.cpu import disk, machine
 from pullback.cpu.launch import Launch
 from pullback.cpu.program import HEAD, PATCH_WORDS, PHASE_WORDS
 from pullback.cpu.segment_launch import tiles_of
-from pullback.cpu.words import STREAMED, TILE
+from pullback.cpu.words import FAR, STREAMED, TILE
 from quick_data import quick_operands, quick_run
 from scripts import run_script
 
@@ -155,6 +155,19 @@ def test_threads_by_the_cache_of_a_core(name, monkeypatch):
             assume(patch, l2=l2)
             if not cell.is_segmented:
                 assert launch_of(cell).program.is_serial == serial
+            results.append(quick_run(cell, given, threads=2))
+    assert all(map(same_bytes, *results))
+
+
+@pytest.mark.parametrize("name", ["sum", "prod"])
+def test_rows_asked_for_ahead_by_the_cache_of_a_core(name, monkeypatch):
+    cell = default(OPS[name], "f32", (300, 512), 1)
+    given = quick_operands(cell)
+    results = []
+    for l2, far in ((64 << 20, False), (1 << 10, True)):
+        with monkeypatch.context() as patch:
+            assume(patch, l2=l2)
+            assert bool(word(launch_of(cell), FAR)) == far
             results.append(quick_run(cell, given, threads=2))
     assert all(map(same_bytes, *results))
 

@@ -27,6 +27,20 @@ FAULTS = (
         "test_extents.py::test_row_equals_the_oracle[sum-f32]",
     ),
     Fault(
+        "softmax: four rows keep what they lift in one place",
+        "cpu/loops/rows.py",
+        "line = line_of(p, const, strides, first + k, kept + k * kept_size)",
+        "line = line_of(p, const, strides, first + k, kept)",
+        "test_shorter_ways.py::test_bits_of_strided_rows[softmax-87]",
+    ),
+    Fault(
+        "softmax down columns: what was computed again is not forgotten",
+        "cpu/loops/columns.py",
+        "forget(kept_at(tile, i, pitch, c))",
+        "forget(kept_at(tile, i, pitch, 0))",
+        "test_shorter_ways.py::test_softmax_down_columns_has_the_bits_of_rows[87]",
+    ),
+    Fault(
         "write past the end",
         "cpu/loops/rows.py",
         "put_outputs(p, addresses, strides, start, count, values)",

@@ -20,27 +20,35 @@ TYPE, DATA, RANK, SHAPE, STRIDES, DTYPE, FLAGS = 1, 2, 3, 4, 5, 7, 8
 WRITEABLE = 0x0400
 # Words of what is expected: how many arrays, the program, the type of arrays, and of every array an
 # entry: its dtype, its rank, flags that must be set, low bits that its address must not have, its
-# bytes, whether it is written, its shape and its strides.
+# bytes, whether it is written, of positions what they must be below and the one value that they may
+# be besides, its shape and its strides.
 COUNT, PROGRAM, ARRAY_TYPE, ENTRIES = 0, 1, 2, 3
-IS_DTYPE, OF_RANK, WITH_FLAGS, LOW_BITS, BYTES, WRITTEN, SIZES = 0, 1, 2, 3, 4, 5, 6
+IS_DTYPE, OF_RANK, WITH_FLAGS, LOW_BITS, BYTES, WRITTEN = 0, 1, 2, 3, 4, 5
+BELOW, ALLOWED, SIZES = 6, 7, 8
 MOST_AXES = 8
 ENTRY_WORDS = SIZES + 2 * MOST_AXES
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A packed array."""
+    """A packed array; of positions, int64, ``below`` is their bound and ``allowed`` the exception.
+
+    Of other arrays ``below`` is 0.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     written: bool
+    below: int = 0
+    allowed: int = 0
 
     def words(self) -> list[int]:
         item, rest = self.dtype.itemsize, [0] * (MOST_AXES - len(self.shape))
         size = item * int(np.prod(self.shape))
         head = [id(self.dtype), len(self.shape), WRITEABLE * self.written, item - 1, size]
-        return [*head, int(self.written), *self.shape, *rest, *self.strides, *rest]
+        tail = [*self.shape, *rest, *self.strides, *rest]
+        return [*head, int(self.written), self.below, self.allowed, *tail]
 
 
 def expected_words(program: int, arrays: Sequence[Expected]) -> list[int]:

@@ -10,7 +10,9 @@ import mmap
 
 from ..memory.large_pages import ADVICE
 from .array_words import (
+    ALLOWED,
     ARRAY_TYPE,
+    BELOW,
     BYTES,
     COUNT,
     DATA,
@@ -32,6 +34,7 @@ from .array_words import (
     WRITTEN,
 )
 from .builtin import MOST_WORDS, places
+from .codegen.block import is_below
 from .codegen.functions import inner
 from .codegen.memory import (
     call,
@@ -163,6 +166,16 @@ def is_as_expected(array, entry, array_type):
         if word(strides, k) != word(sizes, MOST_AXES + k):
             return False
     return word(array, DATA) & word(entry, LOW_BITS) == 0
+
+
+@inner
+def are_positions(array, entry):
+    """Whether all elements of an array are what an entry says of positions."""
+    values, below, allowed = word(array, DATA), word(entry, BELOW), word(entry, ALLOWED)
+    for k in range(word(entry, BYTES) // 8):
+        if word(values, k) != allowed and not is_below(word(values, k), below):
+            return False
+    return True
 
 
 @inner
@@ -338,6 +351,8 @@ def run_phase(program, phase, block):
     board = word(word(program, BOARD), 0)
     if board == 0:
         return False
+    if shared_word(board + 8 * USED) < threads - 1:
+        return False
     job = new_job(kernel, block, units, word(phase, CHUNK_OF_PHASE), threads)
     if job == 0:
         call_kernel(kernel, block, 0, units)
@@ -380,6 +395,8 @@ def array_call(function, arguments, count):
     for k in range(count):
         array, entry = word(arguments, k), entries + 8 * ENTRY_WORDS * k
         if not is_as_expected(array, entry, word(expected, ARRAY_TYPE)):
+            return call(_as_int(), -1)
+        if word(entry, BELOW) != 0 and not are_positions(array, entry):
             return call(_as_int(), -1)
         set_word(addresses, k, word(array, DATA))
     if not are_apart(entries, addresses, count):

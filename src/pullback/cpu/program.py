@@ -106,7 +106,7 @@ class Program:
         fits = len(self.operands) + 2 < MOST_WORDS and len(self._template) <= LONGEST_BLOCK
         shared = [p.traffic for p, share in zip(phases, self._shares, strict=True) if share]
         self.is_serial = fits and not shared
-        self.is_prompt = fits and max(shared, default=0) <= pool.SLICE_BYTES
+        self.is_prompt = fits and max(shared, default=0) < pool.SLICE_BYTES
 
     def in_words(self, kernels: Sequence[int], new: Mapping[str, int] | None = None) -> list[int]:
         """The program with these words for kernels, and the sizes of new results."""

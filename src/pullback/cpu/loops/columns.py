@@ -14,28 +14,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...formulas.record import RowFormula, parameters
-from ..codegen.bind import per_row
-from ..codegen.block import is_streamed, least
+from ...formulas.record import RowFormula
+from ..codegen.block import least
 from ..codegen.column_extremes import extremes_of_rows, has_zero, negative_zeros
-from ..codegen.elementary import primitives_for
 from ..codegen.extremes import is_extreme
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import word
 from ..codegen.neighbours import fetch_across, neighbours_of
-from ..codegen.operands import Operands, fence
+from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
-from ..codegen.sixteen import Boxed, apply_sixteen, forget
+from ..codegen.sixteen import Boxed, forget
 from ..codegen.vectors import counting, no_vectors, stack, state_emitters
-from ..words import BLOCKS, COLUMNS, EXTENT, KEPT, LINE, TILE, TILES, WIDEST_TILE
-from .flush import flush, put_lines
-from .rows import BLOCK, element_functions, keeps_lifted, lifted_call, strange_rows, writes_pairs
+from ..words import BLOCKS, COLUMNS, EXTENT, KEPT, TILE, TILES
+from .rows import BLOCK, strange_rows
+from .tile import PITCH, keeps_columns, kept_at, kept_pitch, row_emitters
+from .tile_finish import make_tile_finish
 
-# Boxes of a tile lie a cache line more than its columns apart: at the same place of a page they
-# would push each other out of the nearest cache (a sum of 8x1024 float32 took 12 microseconds
-# instead of 7).
-PITCH = 8 * WIDEST_TILE + LINE
 PAGE = 4096
 # Rows folded at a time, over all operands, so that an accumulator is loaded and stored once for
 # several rows of its lane. A lane's rows are walked side by side: twice as many took a fifth more.
@@ -43,18 +38,6 @@ STREAMS = 32
 # Bytes of a tile up to which rows below need not be asked for: they are near, and asking took a
 # quarter more of a sum of 64x1024 float32.
 NEAR = 1 << 20
-
-
-@inlined
-def kept_pitch(p, width):
-    """Columns from one row of what is lifted of a tile to the next; 0 where it is not kept."""
-    return width if word(p, EXTENT) * width <= KEPT else 0
-
-
-@inlined
-def kept_at(tile, i, pitch, c):
-    """Where what is lifted of a column is kept: in front of the other boxes, as float32."""
-    return tile[6][0] - 4 * KEPT + 4 * (i * pitch + c)
 
 
 def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, known_size: int):
@@ -400,11 +383,6 @@ def make_tile_rows(operands: Operands):
     return tile_rows
 
 
-def row_emitters(operands: Operands):
-    """Reading and writing the row operands of a tile in their box."""
-    return state_emitters(max(1, len(operands.row)))
-
-
 def _chain(before, after):
     """Run one pass and then the next."""
 
@@ -426,7 +404,7 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     rows_size, known_size = max(1, len(operands.row)) * PITCH, values * PITCH
     lanes_size, total_size = largest * LANES * PITCH, largest * PITCH
     split_size = rows_size + known_size if operands.singles else 0
-    kept_size = 4 * KEPT if _keeps(formula, operands) else 0
+    kept_size = 4 * KEPT if keeps_columns(formula, operands) else 0
     sizes = (kept_size, rows_size, known_size, lanes_size, total_size, split_size, PAGE)
     all_boxes = stack(sum(sizes) // 8)
     all_addresses, axis_strides = operands.addresses, operands.strides
@@ -460,7 +438,7 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
 def _make_tile(formula: RowFormula, element: str, operands: Operands):
     """``compute(tile, width)``, how many values are known then, and the size of a state."""
     summary, known, largest = _make_summary(formula, element, operands)
-    write_out = _make_finish(formula, element, operands, known)
+    write_out = make_tile_finish(formula, element, operands, known)
     return _chain(summary, write_out) if summary else write_out, len(known), largest
 
 
@@ -471,7 +449,7 @@ def _make_summary(formula: RowFormula, element: str, operands: Operands):
     largest = 1
     for step in formula.passes:
         boxed = Boxed(len(operands.row), len(known), PITCH)
-        keeps = step is formula.passes[-1] and _keeps(formula, operands)
+        keeps = step is formula.passes[-1] and keeps_columns(formula, operands)
         bound = BoundPass(formula, step, element, operands, known, boxed, keeps)
         made = make_tile_pass(formula, bound, operands, len(known))
         summary = _chain(summary, made) if summary else made
@@ -480,19 +458,11 @@ def _make_summary(formula: RowFormula, element: str, operands: Operands):
     return summary, known, largest
 
 
-def _keeps(formula: RowFormula, operands: Operands) -> bool:
-    """Whether ``apply`` is given what the last pass lifts, where a tile of it is small."""
-    known: tuple[str, ...] = ("",)
-    for step in formula.passes[:-1]:
-        known += step.names
-    return operands.singles and keeps_lifted(formula, operands, known)
-
-
 def _try_usual(formula: RowFormula, compute, element: str, operands: Operands):
     """The same, by the usual record where that does for all columns of a tile."""
     usual = formula.usual.formula
     summary, known, largest = _make_summary(usual, element, operands)
-    write_out = _make_finish(usual, element, operands, known)
+    write_out = make_tile_finish(usual, element, operands, known)
     is_strange = strange_rows(formula, element, operands, known)
     read_row, read_known = row_emitters(operands)[0], state_emitters(len(known))[0]
 
@@ -519,176 +489,3 @@ def _try_usual(formula: RowFormula, compute, element: str, operands: Operands):
             write_out(tile, width)
 
     return try_usual, len(known), largest
-
-
-def _make_finish(formula: RowFormula, element: str, operands: Operands, known):
-    """Write one value per column, or one per element."""
-    read_known = state_emitters(len(known))[0]
-    read_row, put_columns = row_emitters(operands)[0], operands.put_columns
-    outputs = len(operands.outputs)
-    if formula.finish:
-        primitives = primitives_for(element)
-        finish = per_row(formula.finish, primitives, operands.row, known, (), outputs)
-
-        @inner
-        def finish_tile(tile, width):
-            p, const, addresses, _, steps, left, (row_box, known_box, _, _, _) = tile
-            for c in range(0, width, LANES):
-                count = least(LANES, width - c)
-                row = read_row(row_box + 8 * c, PITCH)
-                found = read_known(known_box + 8 * c, PITCH)
-                values = finish(const, row, found, no_vectors())
-                put_columns(p, addresses, steps, left + c, count, values)
-
-        return finish_tile
-
-    boxed = Boxed(len(operands.row), len(known), PITCH)
-    apply, sixteen = element_functions(formula, element, operands, known, boxed)
-    split = boxed.split()
-    places, fetch = operands.places, fetch_across(operands, neighbours_of(formula, operands))
-
-    @inner
-    def apply_some(tile, at, c, count, i):
-        p, const, _, strides, steps, left, boxes = tile
-        full = fetch(p, at, strides, steps, left + c, count, i)
-        row = read_row(boxes[0] + 8 * c, PITCH)
-        known = read_known(boxes[1] + 8 * c, PITCH)
-        values = apply(counting(i, 0), const, full, row, known)
-        put_columns(p, at, steps, left + c, count, values)
-
-    if not operands.packed:
-
-        @inner
-        def apply_strided(tile, width):
-            p, _, addresses, strides, _, _, _ = tile
-            for i in range(word(p, EXTENT)):
-                at = places(addresses, strides, i)
-                for c in range(0, width, LANES):
-                    apply_some(tile, at, c, least(LANES, width - c), i)
-
-        return apply_strided
-
-    if is_constant(formula, operands):
-        return _make_repeat(operands, apply_some)
-
-    prefetch, stream, item = operands.prefetch(), operands.stream_outputs(), operands.edge.item
-    one, other, may_stream = operands.output_at[0], operands.output_at[-1], operands.may_stream()
-    pairs = writes_pairs(formula, operands)
-    fetch_pair, put_pair = operands.fetch_pair(), operands.put_pair()
-    group = 2 * LANES if pairs or sixteen else LANES
-
-    @inner
-    def apply_whole(tile, at, c, i, streamed):
-        p, const, _, strides, steps, left, boxes = tile
-        full = fetch(p, at, strides, steps, left + c, LANES, i)
-        row = read_row(boxes[0] + 8 * c, PITCH)
-        known = read_known(boxes[1] + 8 * c, PITCH)
-        values = apply(counting(i, 0), const, full, row, known)
-        if streamed:
-            stream(at, left + c, values)
-        else:
-            put_columns(p, at, steps, left + c, LANES, values)
-        return True
-
-    @inlined
-    def apply_pair(tile, at, c, i, streamed):
-        _, const, _, _, _, left, boxes = tile
-        full, next_full = fetch_pair(at, left + c)
-        row = read_row(boxes[0] + 8 * c, PITCH)
-        known = read_known(boxes[1] + 8 * c, PITCH)
-        values = apply(counting(i, 0), const, full, row, known)
-        c += LANES
-        row = read_row(boxes[0] + 8 * c, PITCH)
-        known = read_known(boxes[1] + 8 * c, PITCH)
-        next_values = apply(counting(i, 0), const, next_full, row, known)
-        put_pair(at, left + c - LANES, values, next_values, streamed)
-        return True
-
-    lifted: Any = None
-    if _keeps(formula, operands):
-        earlier = known[: -len(formula.passes[-1].names)]
-        lifted = apply_sixteen(lifted_call(formula, operands, earlier), operands, boxed, True)
-
-    @inlined
-    def apply_singles(tile, at, c, i, streamed):
-        _, const, _, _, _, left, (row_box, known_box, _, _, split_box) = tile
-        numbers = (row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
-        return sixteen(at, left + c, const, numbers, streamed, None)
-
-    @inlined
-    def apply_lifted(tile, at, c, i, pitch):
-        _, const, _, _, _, left, (row_box, known_box, _, _, split_box) = tile
-        numbers = (row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
-        return lifted(at, left + c, const, numbers, False, kept_at(tile, i, pitch, c))
-
-    apply_group = apply_singles if sixteen else apply_pair if pairs else apply_whole
-
-    @inner
-    def apply_ragged(tile, at, start, stop, i):
-        for c in range(start, stop, LANES):
-            apply_some(tile, at, c, least(LANES, stop - c), i)
-
-    @inner
-    def apply_tile(tile, width):
-        p, _, addresses, strides, _, left, _ = tile
-        vector = group * item
-        alike = addresses[one] % vector == addresses[other] % vector
-        alike = alike and (strides[one] - strides[other]) % vector == 0
-        if sixteen is not None:
-            row_box, known_box, _, _, split_box = tile[6]
-            for c in range(0, width, LANES):
-                split(row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
-        pitch = kept_pitch(p, width // group * group)
-        for i in range(word(p, EXTENT)):
-            at = places(addresses, strides, i)
-            streamed = alike and may_stream(p, at)
-            below = places(addresses, strides, i + 1)
-            inside = 0
-            if streamed:
-                inside = least(-(at[one] // item + left) % group, width)
-                apply_ragged(tile, at, 0, inside, i)
-            whole = inside + (width - inside) // group * group
-            c = inside
-            if lifted is not None and pitch > 0 and not streamed:
-                while c < whole and apply_lifted(tile, at, c, i, pitch):
-                    c += group
-            while c < width:
-                while c < whole:
-                    prefetch(below, left + c)
-                    if not apply_group(tile, at, c, i, streamed):
-                        break
-                    c += group
-                until = c + group if c < whole else width
-                apply_ragged(tile, at, c, until, i)
-                c = until
-        fence()
-
-    return apply_tile
-
-
-def is_constant(formula: RowFormula, operands: Operands) -> bool:
-    """Whether all positions of the axis get the same value of one output, as those of a mean do."""
-    changing = {"index", "first", *operands.full} & set(parameters(formula.apply))
-    return not changing and len(operands.output_at) == 1
-
-
-def _make_repeat(operands: Operands, apply_some):
-    """Write one row of a tile in a box, and from there to all positions of the axis."""
-    move, places, item = operands.staged(), operands.places, operands.edge.item
-
-    @inner
-    def repeat_tile(tile, width):
-        p, _, addresses, strides, _, left, (_, _, box, _, _) = tile
-        staged, _ = move(addresses, left, left + width, box)
-        for c in range(0, width, LANES):
-            apply_some(tile, staged, c, least(LANES, width - c), 0)
-        size = width * item
-        for i in range(word(p, EXTENT)):
-            _, place = move(places(addresses, strides, i), left, left + width, box)
-            if is_streamed(p, place):
-                flush(place, box, size)
-            else:
-                put_lines(place, box, size)
-        fence()
-
-    return repeat_tile

@@ -38,7 +38,7 @@ from ..codegen.vectors import (
     zero_vectors,
 )
 from ..words import BLOCK as BLOCK
-from ..words import BLOCKS, EXTENT, STREAMED
+from ..words import BLOCKS, EXTENT, FAR
 from .four_rows import LONGEST, ROWS, leading, make_four
 
 # Elements of a row up to which four rows go through every pass together. What ends a pass, joining
@@ -387,6 +387,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     longest_four = min(BLOCK, LONGEST // operands.edge.item) if four and not lifts else STAGED
     if repeats(formula):
         longest_four = 0
+    reads_only = formula.finish is not None  # what is written asks for the next rows itself
     all_addresses, all_strides = operands.addresses, operands.strides
     fetch_rows = operands.fetch_rows
     write_row = _make_write_row(formula, element, operands, known, lifts)
@@ -410,7 +411,8 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
 
     @inlined
     def fold_four(p, const, strides, unit, box):
-        at, ahead, far = four_at(p, unit), four_at(p, unit + ROWS), word(p, STREAMED) != 0
+        at, ahead = four_at(p, unit), four_at(p, unit + ROWS)
+        far = reads_only and word(p, FAR) != 0
         row = (fetch_rows(at[0]), fetch_rows(at[1]), fetch_rows(at[2]), fetch_rows(at[3]))
         a, b, c, d = four(p, const, strides, at, row, ahead, far)
         write(box, 64, a)
