@@ -213,12 +213,15 @@ def test_runs_have_the_bytes_of_rows_in_any_order(columns, out_of_range, monkeyp
 
 def test_what_is_prepared_for_runs():
     """Choices that bytes do not show."""
+
     def prepared(name, columns=4):
         case = default(OPS[name], "f32", (40, columns), 0).but(segments=5, is_sorted=True)
         return segment_launch.prepared_for(case.problem)
 
     forward, backward = prepared("segment_sum"), prepared("segment_softmax_backward")
-    assert forward.starts and not forward.table
-    assert backward.starts and backward.table
+    assert forward.starts
+    assert not forward.table
+    assert backward.starts
+    assert backward.table
     assert prepared("segment_softmax_backward", 3).table == 0
     assert prepared("segment_softmax_backward", 8).bytes == 0
