@@ -191,7 +191,8 @@ def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: b
     read_one, write_one = table.read_row(size), table.write_row()
     put_beside = state_emitters(size)[1]
     row_bytes, segment_bytes = table.row_bytes, table.segment_bytes
-    state_at, are_apart = before * table.row_bytes, make_are_apart(side)
+    state_at = before * table.row_bytes
+    are_apart: Any = make_are_apart(side)
     scratch = stack(LANES * max(1, size))
 
     @inlined
