@@ -184,7 +184,8 @@ def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: b
     folds, size = fold is not None, fold.size if fold else 0
     lift: Any = fold.lift if fold else None
     combine: Any = fold.combine if fold else None
-    brief, holds = (fold.brief, fold.holds) if fold else (None, None)
+    brief: Any = fold.brief if fold else None
+    holds: Any = fold.holds if fold else None
     read_known = table.read(0, before, known=True)
     read, write = table.read(before, size), table.write(before, size)
     write_changed = table.write_changed(before)
