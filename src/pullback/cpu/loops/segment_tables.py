@@ -39,6 +39,7 @@ from ..segment_words import (
     NUM_SEGMENTS,
     PARTS,
     STATES,
+    is_cheap,
     table_slots,
 )
 from ..words import LINE
@@ -195,6 +196,8 @@ def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: b
     state_at = before * table.row_bytes
     are_apart: Any = make_are_apart(side)
     scratch = stack(LANES * max(1, size))
+    walks = is_cheap(loops.formula) and not loops.operands.row
+    fetch_one = loops.rows.fetch_one
 
     @inlined
     def join(states, listed, lifted):
@@ -225,8 +228,27 @@ def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: b
                 more = read_one(beside + k * row_bytes, VECTOR)
                 write_one(again(at), combine(read_one(at, row_bytes), more))
 
+    @inlined
+    def walk(p, const, memory, columns, size_of_id, states, count):
+        """All rows, one by one."""
+        segments, (at_ids, stride, _) = word(p, NUM_SEGMENTS), _ids_of(p)
+        for n in range(word(p, NUM_INPUTS)):
+            s = id_from(at_ids + n * stride, size_of_id)
+            if is_below(s, segments):
+                if counts_rows:
+                    set_word(count, s, word(count, s) + 1)
+                at, full = states + s * segment_bytes + state_at, fetch_one(memory, columns, n)
+                lifted = lift(counting(0, 0), const, full, no_vectors(), no_vectors())
+                write_one(again(at), combine(read_one(at, row_bytes), lifted))
+
     @inner
     def fold_rows(p, const, memory, columns, first, after, states, count):
+        if walks and word(p, PARTS) == 1:
+            if word(p, ID_SIZE) == 8:
+                walk(p, const, memory, columns, 8, states, count)
+            else:
+                walk(p, const, memory, columns, 4, states, count)
+            return
         held, listed, beside = rooms(), lists(), scratch()
         ids, total = _ids_of(p), word(p, NUM_INPUTS)
         for start in range(0, total, BLOCK):
