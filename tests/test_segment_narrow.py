@@ -155,21 +155,24 @@ def test_rows_are_gathered_whatever_their_width(columns, dtype):
 @pytest.mark.parametrize("columns", [1, 4])
 def test_threads_share_the_segments_of_a_table(columns, ids_type, monkeypatch):
     """Each folds the rows of its own: rows next to each other of one segment and of several."""
-    rng = np.random.default_rng(5)
+    rng, row = np.random.default_rng(5), np.arange(ROWS)
     case = default(OPS["segment_prod"], "f32", (ROWS, columns), 0)
     case = case.but(segments=SEGMENTS, is_sorted=False)
     given = quick_operands(case)
-    few = rng.integers(0, 3, ROWS)
-    ids = np.where(np.arange(ROWS) < ROWS // 2, given["segment_ids"], few).astype(ids_type)
-    given["input"] = (given["input"] * 2.0 ** rng.integers(-60, 60, ROWS)[:, None]).astype("f4")
-    given["segment_ids"] = ids
-    with monkeypatch.context() as patch:
-        assume(patch, last_level=0)
-        expected = quick_run(case, given, threads=1)
-    assume(monkeypatch, l2=0)
-    assert segment_launch.table_parts(case.problem, 1 << 30, 7) == 7
-    for threads in (1, 2, 7):
-        assert all(map(same_bytes, expected, quick_run(case, given, threads=threads)))
+    mixed = np.where(row < ROWS // 2, given["segment_ids"], rng.integers(0, 3, ROWS))
+    # Products that leave the range of float64 and come back.
+    far = np.where(row < ROWS // 2, 2.0**62, 2.0**-62)[:, None]
+    for ids, scale in ((mixed, 1.0), (row % 9, far)):
+        given["segment_ids"] = ids.astype(ids_type)
+        own = {**given, "input": (given["input"] * scale).astype("f4")}
+        with monkeypatch.context() as patch:
+            assume(patch, last_level=0)
+            expected = quick_run(case, own, threads=1)
+        with monkeypatch.context() as patch:
+            assume(patch, l2=0)
+            assert segment_launch.table_parts(case.problem, 1 << 30, 7) == 7
+            for threads in (1, 2, 7):
+                assert all(map(same_bytes, expected, quick_run(case, own, threads=threads)))
 
 
 @pytest.mark.parametrize("out_of_range", ["raise", "drop"])
@@ -210,12 +213,15 @@ def test_runs_have_the_bytes_of_rows_in_any_order(columns, out_of_range, monkeyp
 
 def test_what_is_prepared_for_runs():
     """Choices that bytes do not show."""
+
     def prepared(name, columns=4):
         case = default(OPS[name], "f32", (40, columns), 0).but(segments=5, is_sorted=True)
         return segment_launch.prepared_for(case.problem)
 
     forward, backward = prepared("segment_sum"), prepared("segment_softmax_backward")
-    assert forward.starts and not forward.table
-    assert backward.starts and backward.table
+    assert forward.starts
+    assert not forward.table
+    assert backward.starts
+    assert backward.table
     assert prepared("segment_softmax_backward", 3).table == 0
     assert prepared("segment_softmax_backward", 8).bytes == 0

@@ -119,6 +119,13 @@ FAULTS = (
         "test_segment_narrow.py::test_threads_share_the_segments_of_a_table[1-int64]",
     ),
     Fault(
+        "few columns: a walk ends before the last row",
+        "cpu/loops/segment_tables.py",
+        "for n in range(word(p, NUM_INPUTS)):",
+        "for n in range(word(p, NUM_INPUTS) - 1):",
+        "test_segment_narrow.py::test_tables_have_the_bytes_of_sorted_rows[raise-segment_mean-f32]",
+    ),
+    Fault(
         "few columns: a thread folds what is not its own",
         "cpu/codegen/listing.py",
         "away = builder.sub(ids, splat(builder, low))",
@@ -133,10 +140,10 @@ FAULTS = (
         "test_segment_narrow.py::test_threads_share_the_segments_of_a_table[1-int64]",
     ),
     Fault(
-        "runs: an empty segment begins nowhere",
+        "runs: a segment ends where it begins",
         "cpu/loops/segment_runs.py",
         "for s in range(max(before + 1, 0), least(segment, segments) + 1):",
-        "for s in range(least(segment, segments), least(segment, segments) + 1):",
+        "for s in range(max(before, 0), least(segment, segments) + 1):",
         "test_segment_narrow.py::test_runs_have_the_bytes_of_rows_in_any_order[1-raise]",
     ),
     Fault(

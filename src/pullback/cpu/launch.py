@@ -216,14 +216,14 @@ class Launch:
         )
         size = problem.numel * ITEMSIZE[problem.element]
         self._traffic = size * (len(full) + len(written))
-        shares = threads > 1 and self._weight() >= machine.here().serial_bytes
-        if shares and layout.columns and is_pointwise(formula):
+        sharing = threads if self._weight() >= machine.here().serial_bytes else 1
+        if sharing > 1 and layout.columns and is_pointwise(formula):
             layout.cut_axis(CHUNKS_PER_THREAD * threads)
         self._rows = int(np.prod(layout.outer_sizes, dtype=np.int64)) if layout.outer_sizes else 1
         self._blocks = blocks_of(problem)
         tile = tiles = 0
         if layout.columns:
-            tile = _tile(problem, layout.columns, self._rows, threads if shares else 1)
+            tile = _tile(problem, layout.columns, self._rows, sharing)
             tiles = -(-layout.columns // tile)
         cut = self._worth_cutting()
         template = self._template(tile, tiles, turned)

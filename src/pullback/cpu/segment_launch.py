@@ -21,6 +21,7 @@ from .segment_words import (
     counting_bytes,
     folds_in_tables,
     folds_in_tiles,
+    is_cheap,
     table_slots,
 )
 from .words import CONSTANTS, FRONT, ITEMSIZE, LANES, LINE
@@ -172,7 +173,14 @@ def prepared_for(problem: Problem) -> Prepared:
 
 
 def table_parts(problem: Problem, traffic: int, threads: int) -> int:
-    """Parts that the segments of a table are folded in, each by a look at all ids."""
+    """Parts that the segments of a table are folded in, each by a look at all ids.
+
+    A table that stays in the caches of a core is folded to by one thread where that is cheap: a
+    maximum of a million rows in 1000 segments took 0.66 ms so, and 0.6 to 1.2 in two parts.
+    """
+    is_near = table_bytes(problem) <= machine.here().caches.l2 // 4
+    if is_near and is_cheap(record_of(problem)):
+        return 1
     most = min(MOST_TABLE_PARTS, problem.num_segments)
     return max(1, pool.threads_for(most, traffic, threads))
 

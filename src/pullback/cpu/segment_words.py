@@ -83,6 +83,17 @@ def folds_in_tables(formula: RowFormula) -> bool:
     return "extent" not in names_read(of_rows) and not {"index", "first"} & names_read(formula)
 
 
+def is_cheap(formula: RowFormula) -> bool:
+    """Whether a row is folded in less time than it takes to find the segments of a thread."""
+    monoids = [step.monoid for step in formula.passes]
+    return (
+        formula.finish is not None
+        and len(monoids) == 1
+        and monoids[0] is not None
+        and len(monoids[0].state) == 1
+    )
+
+
 def table_slots(formula: RowFormula) -> int:
     """Values that a table has for a column of a segment: what is known, or is being folded."""
     known, most = 0, 0

@@ -88,6 +88,7 @@ class Rows:
     def __init__(self, operands: Operands, pitch: int, dense: bool):
         self._operands, self._pitch, self._dense = operands, pitch, dense
         self.fetch = self._fetch(operands.full_at)
+        self.fetch_one = self._fetch_one(operands.full_at)
         self.fetch_rows = self._fetch(operands.row_at)
         self.put = self._put()
         self.fetch_next, self.put_next = self._fetch_next(), self._put_next()
@@ -109,6 +110,21 @@ class Rows:
             column = builder.select(builder.icmp_signed("<", I64(c), last), I64(c), last)
             offsets.append(builder.mul(column, step))
         return [builder.add(row, offset) for row in rows for offset in offsets]
+
+    def _fetch_one(self, operands):
+        """``fetch(memory, columns, n)`` of one row, in the first lanes."""
+        edges, width = self._operands.edges, self._pitch if self._dense else 1
+
+        @emitter
+        def fetch(builder, memory, columns, n):
+            items = []
+            for o in operands:
+                places = self._places(builder, memory, columns, [n], o)
+                parts = [load_part(builder, a, edges[o], width) for a in places]
+                items.append(edges[o].widen(builder, _first(builder, parts)))
+            return tuple(items) or (Edge.zero(),)
+
+        return fetch
 
     def _read(self, builder, edge: Edge, places: list) -> ir.Value:
         width = LANES // len(places)

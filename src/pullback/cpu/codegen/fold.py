@@ -141,7 +141,7 @@ class Fold:
         self.brief: Any = combined(states.combine_briefly, states) if states.brief else None
         self.briefly = monoid.briefly if states.brief else 0
         # Whether what was joined briefly is what joining in full gives; None where nobody can tell.
-        self.holds = brief_holding(states, monoid) if states.brief else None
+        self.holds: Any = brief_holding(states, monoid) if states.brief else None
         self.combine_next = next_combined(self.combine, self.brief, self.holds)
         self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
         self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from llvmlite import ir
 
 from .functions import emitter
-from .lanes import I32, I64, LANES, constant, expected, splat
+from .lanes import DOUBLES, I32, I64, LANES, constant, expected, splat
 from .memory import declared, is_x86
 from .registers import any_piece, registers
+from .vectors import stack
 
 _IDS, _MASK = ir.VectorType(I64, LANES), ir.VectorType(ir.IntType(1), LANES)
 _COMPRESS = "llvm.x86.avx512.mask.compress.v8i64"
@@ -49,20 +50,62 @@ def _put_together(builder, inside, found, pairs):
 
 
 def make_list_eight(size: int):
-    """``list_eight(address, n, low, segments, rows, listed, found)``: how many are listed then.
+    """``list_eight(address, low, segments, found, listed, vectors, rooms)``: how many are listed.
 
-    Of eight packed ids of ``size`` bytes, from row n on, those of segments from ``low`` on.
+    Of eight packed ids of ``size`` bytes those of segments from ``low`` on, and the same lanes of
+    vectors, each to a room of its own.
     """
 
     @emitter
-    def list_eight(builder, address, n, low, segments, rows, listed, found):
+    def list_eight(builder, address, low, segments, found, listed, vectors, rooms):
         ids = _loaded(builder, address, size)
         away = builder.sub(ids, splat(builder, low))
         inside = builder.icmp_unsigned("<", away, splat(builder, segments))
-        numbers = builder.add(splat(builder, n), constant(range(LANES), I64))
-        return _put_together(builder, inside, found, [(ids, listed), (numbers, rows)])
+        words = [builder.bitcast(v, _IDS) for v in vectors]
+        pairs = [(ids, listed), *zip(words, rooms, strict=True)]
+        return _put_together(builder, inside, found, pairs)
 
     return list_eight
+
+
+@emitter
+def numbers_from(builder, n):
+    """Eight integers that follow each other."""
+    return (builder.add(splat(builder, n), constant(range(LANES), I64)),)
+
+
+@emitter
+def put_first(builder, vectors, rooms, found):
+    """The first lane of vectors, each to its room."""
+    for v, room in zip(vectors, rooms, strict=True):
+        at = builder.add(room, builder.mul(found, I64(8)))
+        _stored(builder, at, builder.extract_element(v, I32(0)))
+
+
+@emitter
+def doubles_at(builder, rooms, k):
+    """Eight float64 of every room, from one on."""
+    return tuple(
+        _load_doubles(builder, builder.add(room, builder.mul(k, I64(8)))) for room in rooms
+    )
+
+
+def _load_doubles(builder, address):
+    v = builder.load(builder.inttoptr(address, DOUBLES.as_pointer()))
+    v.align = 8
+    return v
+
+
+def make_rooms(count: int, words: int):
+    """``rooms()``: the addresses of so many rooms on the stack, of so many words each."""
+    allocate = stack(count * words).function
+
+    @emitter
+    def rooms(builder):
+        first = allocate(builder)
+        return tuple(builder.add(first, I64(8 * words * k)) for k in range(count))
+
+    return rooms
 
 
 def make_list_clamped(size: int):

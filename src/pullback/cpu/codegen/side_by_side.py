@@ -133,7 +133,7 @@ class SideBySide:
         return active, rows
 
     def _addresses(self, builder, block, group, o: int, active, rows, instead: int):
-        """Where the elements of an operand begin, in each lane or so many, or what stands for them."""
+        """Where each lane, or so many, has elements of an operand, or what stands for them."""
         other = builder.add(group, I64(8 * instead))
         step = emit_word(builder, block, I64(OPERANDS + 3 * o + 1))
         for lane in self._heads:

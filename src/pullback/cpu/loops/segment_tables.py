@@ -18,7 +18,14 @@ from ..codegen.elementary import primitives_for
 from ..codegen.few_columns import Rows, Table, extents_of, make_are_apart
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
-from ..codegen.listing import make_list_clamped, make_list_eight
+from ..codegen.listing import (
+    doubles_at,
+    make_list_clamped,
+    make_list_eight,
+    make_rooms,
+    numbers_from,
+    put_first,
+)
 from ..codegen.memory import set_word, word
 from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
@@ -32,6 +39,7 @@ from ..segment_words import (
     NUM_SEGMENTS,
     PARTS,
     STATES,
+    is_cheap,
     table_slots,
 )
 from ..words import LINE
@@ -69,32 +77,6 @@ def places_of(p, counts):
     return count, line_at(count + 8 * word(p, NUM_SEGMENTS)) if counts else count
 
 
-@inlined
-def _list_rows_sized(ids, size, span, low, segments, rows, listed, list_eight):
-    found, alone = 0, span[0]
-    if ids[1] == size:
-        alone = span[0] + (span[1] - span[0]) // LANES * LANES
-        for n in range(span[0], alone, LANES):
-            found = list_eight(ids[0] + n * size, n, low, segments, rows, listed, found)
-    for n in range(alone, span[1]):
-        s = id_from(ids[0] + n * ids[1], size)
-        set_word(rows, found, n)
-        set_word(listed, found, s)
-        found += is_below(s - low, segments)
-    return found
-
-
-@inner
-def _list_rows(ids, span, low, segments, rows, listed):
-    """The numbers of rows of some segments, and which those are; how many there are."""
-    found = 0
-    if ids[2] == 8:
-        found = _list_rows_sized(ids, 8, span, low, segments, rows, listed, _LIST_EIGHT[0])
-    else:
-        found = _list_rows_sized(ids, 4, span, low, segments, rows, listed, _LIST_EIGHT[1])
-    return found
-
-
 @inner
 def _repeat_last(listed, found, side):
     """What is listed last once more for every lane that would be left over."""
@@ -109,7 +91,7 @@ class _Loops:
         self, formula: RowFormula, element: str, operands: Operands, pitch: int, dense: bool
     ):
         self.formula, self.element, self.operands = formula, element, operands
-        self.pitch, self.side = pitch, LANES // pitch
+        self.pitch, self.side, self.dense = pitch, LANES // pitch, dense
         self.rows, self.table = Rows(operands, pitch, dense), Table(pitch, table_slots(formula))
         self.counts = "extent" in names_read(formula)
         addresses, row_strides, column_strides = (operand_words(operands, k) for k in range(3))
@@ -139,25 +121,83 @@ class _Loops:
         return ("", *(n for step in self.formula.passes[:k] for n in step.names))
 
 
+class _Listing:
+    """How rows of some segments are listed, and read from the list.
+
+    Rows of one packed column are listed with their elements, as float64; of others the numbers are.
+    """
+
+    def __init__(self, loops: _Loops):
+        rows, full = loops.rows, loops.operands.full_at
+        fetch, fetch_next = rows.fetch, rows.fetch_next
+        by_value = loops.side == LANES and loops.dense and len(full) > 0
+        self.rooms = make_rooms(len(full) if by_value else 1, BLOCK + LANES)
+
+        @inlined
+        def taken(memory, columns, n, left):
+            return fetch_next(memory, columns, n, left) if by_value else numbers_from(n)
+
+        @inlined
+        def fetch_listed(memory, columns, rooms, k):
+            return doubles_at(rooms, k) if by_value else fetch(memory, columns, rooms[0] + 8 * k)
+
+        @inlined
+        def list_sized(memory, columns, ids, size, span, segments, listed, rooms, list_eight):
+            (start, end), (low, count) = span, segments
+            found, alone = 0, start
+            if ids[1] == size:
+                alone = start + (end - start) // LANES * LANES
+                for n in range(start, alone, LANES):
+                    eight = taken(memory, columns, n, LANES)
+                    found = list_eight(ids[0] + n * size, low, count, found, listed, eight, rooms)
+            for n in range(alone, end):
+                s = id_from(ids[0] + n * ids[1], size)
+                set_word(listed, found, s)
+                put_first(taken(memory, columns, n, 1), rooms, found)
+                found += is_below(s - low, count)
+            return found
+
+        @inner
+        def list_rows(memory, columns, ids, span, segments, listed, rooms):
+            """Rows of some segments, and which those are; how many there are."""
+            found, by_size = 0, _LIST_EIGHT
+            if ids[2] == 8:
+                found = list_sized(
+                    memory, columns, ids, 8, span, segments, listed, rooms, by_size[0]
+                )
+            else:
+                found = list_sized(
+                    memory, columns, ids, 4, span, segments, listed, rooms, by_size[1]
+                )
+            return found
+
+        self.fetch_listed, self.list_rows = fetch_listed, list_rows
+
+
 def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: bool):
     """``fold_rows(p, const, memory, columns, first, after, states, count)``: a pass, in row order.
 
     Of the rows of segments from ``first`` to ``after``.
     """
-    fold, table, rows, side = bound.fold, loops.table, loops.rows, loops.side
-    fetch, fetch_rows, lists = rows.fetch, rows.fetch_rows, loops.lists
+    fold, table, side = bound.fold, loops.table, loops.side
+    listing, fetch_rows, lists = _Listing(loops), loops.rows.fetch_rows, loops.lists
+    list_rows, fetch_listed, rooms = listing.list_rows, listing.fetch_listed, listing.rooms
     folds, size = fold is not None, fold.size if fold else 0
     lift: Any = fold.lift if fold else None
     combine: Any = fold.combine if fold else None
-    brief, holds = (fold.brief, fold.holds) if fold else (None, None)
+    brief: Any = fold.brief if fold else None
+    holds: Any = fold.holds if fold else None
     read_known = table.read(0, before, known=True)
     read, write = table.read(before, size), table.write(before, size)
     write_changed = table.write_changed(before)
     read_one, write_one = table.read_row(size), table.write_row()
     put_beside = state_emitters(size)[1]
     row_bytes, segment_bytes = table.row_bytes, table.segment_bytes
-    state_at, are_apart = before * table.row_bytes, make_are_apart(side)
+    state_at = before * table.row_bytes
+    are_apart: Any = make_are_apart(side)
     scratch = stack(LANES * max(1, size))
+    walks = is_cheap(loops.formula) and not loops.operands.row
+    fetch_one = loops.rows.fetch_one
 
     @inlined
     def join(states, listed, lifted):
@@ -173,8 +213,8 @@ def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: b
                 write(again(states), listed, combine(state, lifted))
 
     @inlined
-    def fold_group(const, memory, columns, states, numbers, listed, left, beside):
-        full, own = fetch(memory, columns, numbers), fetch_rows(memory, columns, listed)
+    def fold_group(const, memory, columns, states, full, listed, left, beside):
+        own = fetch_rows(memory, columns, listed)
         lifted = lift(counting(0, 0), const, full, own, read_known(states, listed))
         # A lane too many has the segment of the last.
         if side == 1 or are_apart(listed):
@@ -188,25 +228,42 @@ def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: b
                 more = read_one(beside + k * row_bytes, VECTOR)
                 write_one(again(at), combine(read_one(at, row_bytes), more))
 
+    @inlined
+    def walk(p, const, memory, columns, size_of_id, states, count):
+        """All rows, one by one."""
+        segments, (at_ids, stride, _) = word(p, NUM_SEGMENTS), _ids_of(p)
+        for n in range(word(p, NUM_INPUTS)):
+            s = id_from(at_ids + n * stride, size_of_id)
+            if is_below(s, segments):
+                if counts_rows:
+                    set_word(count, s, word(count, s) + 1)
+                at, full = states + s * segment_bytes + state_at, fetch_one(memory, columns, n)
+                lifted = lift(counting(0, 0), const, full, no_vectors(), no_vectors())
+                write_one(again(at), combine(read_one(at, row_bytes), lifted))
+
     @inner
     def fold_rows(p, const, memory, columns, first, after, states, count):
-        numbers, listed, beside = lists(), lists(), scratch()
+        if walks and word(p, PARTS) == 1:
+            if word(p, ID_SIZE) == 8:
+                walk(p, const, memory, columns, 8, states, count)
+            else:
+                walk(p, const, memory, columns, 4, states, count)
+            return
+        held, listed, beside = rooms(), lists(), scratch()
         ids, total = _ids_of(p), word(p, NUM_INPUTS)
         for start in range(0, total, BLOCK):
             span = (start, least(start + BLOCK, total))
-            found = _list_rows(ids, span, first, after - first, numbers, listed)
+            found = list_rows(memory, columns, ids, span, (first, after - first), listed, held)
             if counts_rows:
                 for k in range(found):
                     s = word(listed, k)
                     set_word(count, s, word(count, s) + 1)
             if folds and found > 0:
-                _repeat_last(numbers, found, side)
-                _repeat_last(listed, found, side)
+                for room in (listed,) + held:  # noqa: RUF005 (a star is not translated)
+                    _repeat_last(room, found, side)
                 for k in range(0, found, side):
-                    fold_group(
-                        const, memory, columns, states, numbers + 8 * k, listed + 8 * k,
-                        found - k, beside,
-                    )  # fmt: skip
+                    full, by = fetch_listed(memory, columns, held, k), listed + 8 * k
+                    fold_group(const, memory, columns, states, full, by, found - k, beside)
 
     return fold_rows
 
