@@ -262,8 +262,9 @@ class TestWorkers:
         monkeypatch.setattr("pullback.tools.files.cluster.TASK_BYTES", 1 << 12)
         x = normal(3, 1400)
         np.save(tmp_path / "x.npy", np.asfortranarray(x))
-        said = run("cumsum", "--x", tmp_path / "x.npy", "--axis", 1, "--reverse", "--workers", 2,
-                   "--out", tmp_path / "y.zarr")  # fmt: skip
+        monkeypatch.chdir(tmp_path)  # names need not be absolute
+        said = run("cumsum", "--x", "x.npy", "--axis", 1, "--reverse", "--workers", 2,
+                   "--out", "y.zarr")  # fmt: skip
         assert int(re.search(r"(\d+) blocks", said)[1]) >= 3
         assert "peak memory of a worker" in said
         assert same(load(tmp_path / "y.zarr"), pb.cumsum(x, 1, reverse=True))

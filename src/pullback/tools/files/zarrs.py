@@ -253,7 +253,7 @@ class StoredZarr:
 
     def is_at(self, path: Path) -> bool:
         """Whether a name still is that of this array."""
-        return path == self.file.path and holds_array(path)
+        return path.absolute() == self.file.path.absolute() and holds_array(path)
 
 
 def settle_all(folder: Path) -> None:
