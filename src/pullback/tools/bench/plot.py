@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import UnsupportedError
@@ -24,6 +24,7 @@ COLOURS = {
 
 # What a title names beside the machine.
 VARYING = ("dtype", "shape")
+MOST_NAMED = 4
 
 
 def require() -> None:
@@ -91,10 +92,15 @@ def _title(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
     where = f"pullback {machine['pullback']}, {machine['cpu']}, {machine['cores']} cores"
     cases = [c for c in report.get("cells", report.get("points", ())) if c.get("dtype")]
-    what = [
-        ", ".join(dict.fromkeys(str(c[k]) for c in cases if k in c)) for k in ("dtype", "shape")
-    ]
-    return "\n".join([where, *(t if len(t) <= 80 else f"{t[:77]}..." for t in what if t)])
+    what = [list(dict.fromkeys(str(c[k]) for c in cases if k in c)) for k in VARYING]
+    return "\n".join([where, *(_listed(found) for found in what if found)])
+
+
+def _listed(found: Sequence[str]) -> str:
+    """All of a few; of many the first and the last, since a title does not wrap."""
+    if len(found) <= MOST_NAMED:
+        return ", ".join(found)
+    return f"{len(found)} from {found[0]} to {found[-1]}"
 
 
 def lines(report: Mapping[str, Any]) -> bytes:
