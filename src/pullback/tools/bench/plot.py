@@ -92,15 +92,15 @@ def _title(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
     where = f"pullback {machine['pullback']}, {machine['cpu']}, {machine['cores']} cores"
     cases = [c for c in report.get("cells", report.get("points", ())) if c.get("dtype")]
-    what = [list(dict.fromkeys(str(c[k]) for c in cases if k in c)) for k in VARYING]
-    return "\n".join([where, *(_listed(found) for found in what if found)])
+    what = {k: list(dict.fromkeys(str(c[k]) for c in cases if k in c)) for k in VARYING}
+    return "\n".join([where, *(_listed(k, found) for k, found in what.items() if found)])
 
 
-def _listed(found: Sequence[str]) -> str:
+def _listed(kind: str, found: Sequence[str]) -> str:
     """All of a few; of many the first and the last, since a title does not wrap."""
     if len(found) <= MOST_NAMED:
         return ", ".join(found)
-    return f"{len(found)} from {found[0]} to {found[-1]}"
+    return f"{len(found)} {kind}s from {found[0]} to {found[-1]}"
 
 
 def lines(report: Mapping[str, Any]) -> bytes:
