@@ -58,7 +58,7 @@ def library() -> Any:
         if error.name != "zarr":
             raise
         raise UnsupportedError(
-            "zarr files need the package zarr: pip install 'pullback[zarr]'"
+            "zarr files need the package zarr: pip install zarr"
         ) from None
     return zarr
 
