@@ -57,9 +57,7 @@ def library() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "zarr":
             raise
-        raise UnsupportedError(
-            "zarr files need the package zarr: pip install zarr"
-        ) from None
+        raise UnsupportedError("zarr files need the package zarr: pip install zarr") from None
     return zarr
 
 
