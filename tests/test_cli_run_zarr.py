@@ -174,7 +174,7 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.Monke
     assert result.exit_code == 130
     assert "3 of " in result.output
     assert not (tmp_path / "y.zarr").exists()
-    assert "3 of them before" in run(*told, "--resume")
+    assert "3 done earlier" in run(*told, "--resume")
     assert same(load(tmp_path / "y.zarr"), pb.softmax(x))
     assert sorted(contents(tmp_path)) == ["x.zarr", "y.zarr"]
 
@@ -348,7 +348,7 @@ class TestWorkers:
         assert (told.exit_code, out.exists()) == (2, False)
         assert "--reverse is False, was True" in told.output
         said = run(*line, "--reverse", "--resume")
-        assert re.search(r"3 blocks, 2 of them before", said), said
+        assert re.search(r"3 blocks, 2 done earlier", said), said
         assert same(load(out), pb.cumsum(x, 1, reverse=True))
         assert contents(tmp_path).keys() == {"x.npy", "y.zarr"}
 
