@@ -14,15 +14,15 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 # Side by side: mypy and the site take a minute each, on one core.
-test: ## all that must hold: lint, types, the site, the suite, planted faults (27 minutes on the two threads of one core, kernels not kept)
+test: ## everything CI runs: lint, types, the site, the suite, planted faults (27 minutes on the two threads of one core, no kernels compiled yet)
 	$(MAKE) -j2 lint types docs
 	$(MAKE) suite
 	$(MAKE) mutants
 
-check: ## what an edit is likely to break: lint, types and the quick tests
+check: ## check an edit: lint, types and the quick tests
 	$(MAKE) -j3 lint types quick
 
-bench: .venv-bench/ready ## the quick benchmark beside PyTorch and JAX
+bench: .venv-bench/ready ## the quick benchmark against PyTorch and NumPy
 	$(BENCH)/pullback bench --quick
 
 # Nothing of the site needs torch.
@@ -40,7 +40,7 @@ bench: .venv-bench/ready ## the quick benchmark beside PyTorch and JAX
 .venv-test/ready: EXTRA := dev
 .venv-bench/ready: EXTRA := bench
 
-lint: .venv-test/ready ## ruff, and whether stubs and tables are up to date
+lint: .venv-test/ready ## ruff, and a check that stubs and tables are up to date
 	$(TEST)/ruff check .
 	$(TEST)/ruff format --check .
 	$(TEST)/python tools/stubs.py --check
@@ -50,13 +50,13 @@ lint: .venv-test/ready ## ruff, and whether stubs and tables are up to date
 types: .venv-test/ready ## mypy
 	$(TEST)/mypy
 
-suite: .venv-test/ready ## the tests; PYTEST="-k softmax" picks some
+suite: .venv-test/ready ## the tests; select some with PYTEST="-k softmax"
 	$(TEST)/python -m pytest -n auto $(PYTEST)
 
-quick: .venv-test/ready ## every op in float32 and whatever compiles little
+quick: .venv-test/ready ## every op in float32, and tests that compile little
 	$(TEST)/python -m pytest -n auto -m quick $(PYTEST)
 
-mutants: .venv-test/ready ## whether the suite notices planted faults
+mutants: .venv-test/ready ## check that the suite notices planted faults
 	$(TEST)/python tools/mutants.py
 
 fuzz: .venv-test/ready ## random calls against definitions in long double, until Ctrl-C; FUZZ="--minutes 30"
@@ -66,7 +66,7 @@ format: .venv-test/ready ## ruff, fixing what it can
 	$(TEST)/ruff check --fix .
 	$(TEST)/ruff format .
 
-tables: .venv-test/ready ## every generated file and table
+tables: .venv-test/ready ## regenerate every generated file and table
 	$(TEST)/python tools/stubs.py
 	$(TEST)/python tools/ops_table.py
 	$(TEST)/python tools/names_table.py
@@ -74,27 +74,27 @@ tables: .venv-test/ready ## every generated file and table
 	$(TEST)/python tools/ulp_table.py
 	$(TEST)/python tools/console.py
 
-docs: .venv-docs/ready ## the documentation, into docs/_build/html; a warning fails it
+docs: .venv-docs/ready ## build the documentation into docs/_build/html; warnings are errors
 	$(DOCS)/sphinx-build -b html -W --keep-going docs docs/_build/html
 
-links: .venv-docs/ready ## whether links to other sites lead somewhere; needs a network
+links: .venv-docs/ready ## check links to other sites; needs a network
 	$(DOCS)/sphinx-build -b linkcheck -W --keep-going docs docs/_build/links
 
 package: ## build wheel and source distribution, install each, and run the command
 	$(PYTHON) tools/package.py
 
-pythons: ## the wheel with every Python from 3.10 to 3.14 that is here
+pythons: ## try the wheel with every installed Python from 3.10 to 3.14
 	$(PYTHON) tools/package.py --pythons
 
 # A Python for AArch64 that QEMU runs: Debian's packages, in a folder.
 .aarch64/python: .venv-test/ready tools/aarch64.sh
 	sh tools/aarch64.sh .aarch64 $(TEST)/python
 
-portable: .venv-test/ready .aarch64/python ## bytes of every op for other processors; writes docs/portable.md (half an hour)
+portable: .venv-test/ready .aarch64/python ## compare the bytes of every op across processors; writes docs/portable.md (half an hour)
 	$(TEST)/python tools/portable.py
 
-lowest: ## the oldest releases that are allowed: every op in float32, interop, JAX and the command line
+lowest: ## test with the oldest supported releases: every op in float32, interop, JAX and the command line
 	$(PYTHON) tools/lowest.py
 
-clean: ## remove environments and caches of tools
+clean: ## remove environments and tool caches
 	rm -rf .venv-test .venv-bench .venv-docs .venv-lowest .aarch64 docs/_build docs/api build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

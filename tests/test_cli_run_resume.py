@@ -89,7 +89,7 @@ def sign(state: dict[str, Any]) -> str:
 class TestResume:
     def test_continues_where_it_stopped(self, stopped: Path) -> None:
         said = run(*command(stopped), "--resume")
-        assert "16 blocks, 5 of them from an earlier run" in said
+        assert "16 blocks, 5 done earlier" in said
         assert ": 90.1 kB in " in said  # eleven blocks, whose bytes the speed is of
         assert finished(stopped)
 
@@ -563,5 +563,5 @@ def test_interrupt_from_the_keyboard(tmp_path: Path) -> None:
         check=False,
     )
     assert again.returncode == 0
-    assert b"8 blocks, 1 of them from an earlier run" in again.stdout
+    assert b"8 blocks, 1 done earlier" in again.stdout
     assert finished(tmp_path)

@@ -153,7 +153,7 @@ def test_a_missing_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monk
     save(tmp_path / "x.zarr", normal(4, 6), (2, 3))
     monkeypatch.setitem(sys.modules, "zarr", None)
     told = refused(tmp_path, "softmax", "--x", tmp_path / "x.zarr", "--out", tmp_path / "y.npy")
-    assert "pip install 'pullback[zarr]'" in told
+    assert "pip install zarr" in told
 
 
 def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path, monkeypatch: pytest.Monke
     assert result.exit_code == 130
     assert "3 of " in result.output
     assert not (tmp_path / "y.zarr").exists()
-    assert "3 of them before" in run(*told, "--resume")
+    assert "3 done earlier" in run(*told, "--resume")
     assert same(load(tmp_path / "y.zarr"), pb.softmax(x))
     assert sorted(contents(tmp_path)) == ["x.zarr", "y.zarr"]
 
@@ -262,8 +262,9 @@ class TestWorkers:
         monkeypatch.setattr("pullback.tools.files.cluster.TASK_BYTES", 1 << 12)
         x = normal(3, 1400)
         np.save(tmp_path / "x.npy", np.asfortranarray(x))
-        said = run("cumsum", "--x", tmp_path / "x.npy", "--axis", 1, "--reverse", "--workers", 2,
-                   "--out", tmp_path / "y.zarr")  # fmt: skip
+        monkeypatch.chdir(tmp_path)  # names need not be absolute
+        said = run("cumsum", "--x", "x.npy", "--axis", 1, "--reverse", "--workers", 2,
+                   "--out", "y.zarr")  # fmt: skip
         assert int(re.search(r"(\d+) blocks", said)[1]) >= 3
         assert "peak memory of a worker" in said
         assert same(load(tmp_path / "y.zarr"), pb.cumsum(x, 1, reverse=True))
@@ -347,7 +348,7 @@ class TestWorkers:
         assert (told.exit_code, out.exists()) == (2, False)
         assert "--reverse is False, was True" in told.output
         said = run(*line, "--reverse", "--resume")
-        assert re.search(r"3 blocks, 2 of them before", said), said
+        assert re.search(r"3 blocks, 2 done earlier", said), said
         assert same(load(out), pb.cumsum(x, 1, reverse=True))
         assert contents(tmp_path).keys() == {"x.npy", "y.zarr"}
 

@@ -32,6 +32,21 @@ def import_times() -> dict[str, float]:
     return {name: int(micros) / 1e6 for micros, name in lines}
 
 
+def test_a_missing_framework_is_asked_for():
+    run_script("""
+        import sys
+        for name in ("torch", "jax", "dask"):
+            sys.modules[name] = None
+            try:
+                __import__(f"pullback.{name}")
+            except ModuleNotFoundError as error:
+                assert f"pullback.{name} needs" in str(error), error
+                assert "pip install" in str(error), error
+            else:
+                raise AssertionError(f"pullback.{name} without {name}")
+    """)
+
+
 def test_import_is_light():
     times = import_times()
     assert "pullback" in times

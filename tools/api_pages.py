@@ -23,7 +23,7 @@ TITLES = {
     "scan": "Scans",
     "reduce": "Reductions",
     "softmax": "Softmax",
-    "lerp": "Blends",
+    "lerp": "Lerp",
     "binary": "Blends",
     "segment": "Segments",
     "recurrence": "Recurrences",

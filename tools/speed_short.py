@@ -82,7 +82,8 @@ def short(text: str) -> str:
 
 def _machine(text: str) -> str:
     """The machine that is named last."""
-    return re.findall(r"Measured on (.*?)[;.] ", text)[-1]
+    named: list[str] = re.findall(r"Measured on (.*?)[;.] ", text)
+    return named[-1]
 
 
 STYLE = """

@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
     if error.name and error.name.partition(".")[0] != "dask":
         raise
     raise ModuleNotFoundError(
-        "pullback.dask needs dask: pip install 'pullback[dask]'", name=error.name
+        "pullback.dask needs dask: pip install 'dask[array,distributed]'", name=error.name
     ) from None
 
 __all__ = list(_FUNCTIONS)

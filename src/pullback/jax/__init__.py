@@ -6,6 +6,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+
+if importlib.util.find_spec("jax") is None:
+    raise ModuleNotFoundError("pullback.jax needs JAX: pip install jax", name="jax")
+
 from .functions import FUNCTIONS
 
 globals().update(FUNCTIONS)

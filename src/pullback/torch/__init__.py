@@ -15,8 +15,12 @@ functions here.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
+
+if importlib.util.find_spec("torch") is None:
+    raise ModuleNotFoundError("pullback.torch needs PyTorch: pip install torch", name="torch")
 
 from ..core.catalog import OPS, catalog
 from . import linalg, pyg

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...errors import UnsupportedError
@@ -24,6 +24,7 @@ COLOURS = {
 
 # What a title names beside the machine.
 VARYING = ("dtype", "shape")
+MOST_NAMED = 4
 
 
 def require() -> None:
@@ -91,10 +92,15 @@ def _title(report: Mapping[str, Any]) -> str:
     machine = report["machine"]
     where = f"pullback {machine['pullback']}, {machine['cpu']}, {machine['cores']} cores"
     cases = [c for c in report.get("cells", report.get("points", ())) if c.get("dtype")]
-    what = [
-        ", ".join(dict.fromkeys(str(c[k]) for c in cases if k in c)) for k in ("dtype", "shape")
-    ]
-    return "\n".join([where, *(t if len(t) <= 80 else f"{t[:77]}..." for t in what if t)])
+    what = {k: list(dict.fromkeys(str(c[k]) for c in cases if k in c)) for k in VARYING}
+    return "\n".join([where, *(_listed(k, found) for k, found in what.items() if found)])
+
+
+def _listed(kind: str, found: Sequence[str]) -> str:
+    """All of a few; of many the first and the last, since a title does not wrap."""
+    if len(found) <= MOST_NAMED:
+        return ", ".join(found)
+    return f"{len(found)} {kind}s from {found[0]} to {found[-1]}"
 
 
 def lines(report: Mapping[str, Any]) -> bytes:

@@ -122,7 +122,7 @@ def check_page(report: Mapping[str, Any]) -> str:
         "Errors are against an oracle written from definitions, computed with at least 640 bits. A "
         "correctly rounded result is within 0.5. Where terms cancel, any result loses digits "
         "relative to its own size: what is allowed there follows from the size of the terms. The "
-        "precision is the default, fast; tight stands below where it differs.",
+        "precision is the default, fast; tight is listed below it where it differs.",
     ]
     for dtype in dict.fromkeys(r["dtype"] for r in results):
         rows = {r["op"]: _errors(r) for r in results if r["dtype"] == dtype}

@@ -218,7 +218,7 @@ def command(op: str, **given: Any) -> None:
     speed = tables.size(summary.moved / max(summary.seconds, 1e-9))
     limit = f" of {tables.size(given['memory'])}" if given["memory"] else ""
     where = "of a worker " if given["workers"] or given["cluster"] else ""
-    again = f", {summary.resumed} of them from an earlier run" if summary.resumed else ""
+    again = f", {summary.resumed} done earlier" if summary.resumed else ""
     console().print(
         f"{', '.join(str(p) for p in dict.fromkeys(outputs.values()))}: "
         f"{tables.size(summary.moved)} in {summary.seconds:.1f} s, {speed}/s; "

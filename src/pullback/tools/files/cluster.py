@@ -54,7 +54,7 @@ def library() -> Any:
         import distributed
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            f"a cluster needs {error.name}: pip install 'pullback[dask]'"
+            f"a cluster needs {error.name}: pip install 'dask[array,distributed]'"
         ) from None
     return distributed
 

@@ -57,9 +57,7 @@ def library() -> Any:
     except ModuleNotFoundError as error:
         if error.name != "zarr":
             raise
-        raise UnsupportedError(
-            "zarr files need the package zarr: pip install 'pullback[zarr]'"
-        ) from None
+        raise UnsupportedError("zarr files need the package zarr: pip install zarr") from None
     return zarr
 
 
@@ -253,7 +251,7 @@ class StoredZarr:
 
     def is_at(self, path: Path) -> bool:
         """Whether a name still is that of this array."""
-        return path == self.file.path and holds_array(path)
+        return path.absolute() == self.file.path.absolute() and holds_array(path)
 
 
 def settle_all(folder: Path) -> None:
