@@ -11,6 +11,7 @@ import pullback as pb
 from pullback.core.vocabulary import ElementKind
 from pullback.gpu.backend import RowRunner
 from pullback.gpu.device import Device, current_device
+from pullback.gpu.tiles import ALONE, room_of
 from pullback.memory.view import View
 
 torch = pytest.importorskip("torch")
@@ -35,7 +36,13 @@ def gpu(monkeypatch):
 )
 def test_arch_is_the_compute_capability(gpu, capability, arch):
     gpu.setattr(torch.cuda, "get_device_capability", lambda index: capability)
+    properties = SimpleNamespace(multi_processor_count=132)
+    gpu.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     assert current_device() == Device("cuda:1", arch, "cuda", 32)
+    assert current_device().room == room_of(arch)
+    # A slice of it may not have a whole cluster.
+    properties.multi_processor_count = 14
+    assert current_device().room == ALONE
     sku = pb.SoftmaxPlan.select(SOFTMAX, ON_TRITON).sku
     assert (sku.arch, sku.backend) == (arch, pb.BackendKind.TRITON)
 

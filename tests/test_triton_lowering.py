@@ -41,7 +41,7 @@ CELLS = [
     ("cumprod_backward", "f32", (2, 300), -1, None),
     ("cumprod_backward", "f32", (1, 2500), -1, BLOCKS),
     ("cummax_backward", "f32", (2, 1000), -1, None),
-    ("cummax_backward", "f32", (300, 40), 0, None),
+    ("cummax_backward", "f32", (300, 20), 0, None),
     ("cummin_backward", "bf16", (1, 2500), -1, BLOCKS),
     ("logcumsumexp", "f32", (2, 1000), -1, None),
     ("logcumsumexp_backward", "f32", (1, 2500), -1, BLOCKS),

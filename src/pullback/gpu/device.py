@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidProblemError, UnsupportedError
-from .tiles import ALONE, Room, room_of
+from .tiles import ALONE, MOST_CORES, Room, room_of
 
 _INSTALL = "install it with: pip install 'pullback[gpu]'"
 
@@ -27,18 +27,23 @@ class Device:
         ``"cuda"``, ``"hip"`` or ``"interpreter"``.
     lanes
         Threads of a warp.
+    is_small
+        Whether it may have too few cores for a cluster, as a slice of a GPU.
     """
 
     name: str
     arch: str
     backend: str
     lanes: int = 32
+    is_small: bool = False
 
     @property
     def room(self) -> Room:
         """What it has for rows that are held, as far as Triton can use it."""
         room = room_of(self.arch)
-        return ALONE if room.cores > 1 and not folds_in_clusters() else room
+        if room.cores > 1 and (self.is_small or not folds_in_clusters()):
+            return ALONE
+        return room
 
 
 def folds_in_clusters() -> bool:
@@ -82,12 +87,13 @@ def current_device() -> Device:
             "built for CUDA or ROCm"
         )
     index = torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(index)
     if torch.version.hip:
-        properties = torch.cuda.get_device_properties(index)
         arch = properties.gcnArchName.partition(":")[0]
         return Device(f"cuda:{index}", arch, "hip", properties.warp_size)
     major, minor = torch.cuda.get_device_capability(index)
-    return Device(f"cuda:{index}", f"sm_{major}{minor}", "cuda")
+    small = properties.multi_processor_count < 2 * MOST_CORES
+    return Device(f"cuda:{index}", f"sm_{major}{minor}", "cuda", is_small=small)
 
 
 def is_current(device: Device) -> bool:

@@ -217,7 +217,15 @@ class Launch:
         pointers = pointers_of(self.shape)
         pointers += (("workspace", "f64"),) if keeps else ()
         return Step(
-            kernel, programs, pointers, tuple(numbers), meta, tile.warps, scan, stages, tile.cores
+            kernel,
+            programs,
+            pointers,
+            tuple(numbers),
+            meta,
+            tile.warps,
+            scan or repeats(formula),
+            stages,
+            tile.cores,
         )
 
     def _stages(self, programs: int) -> int:

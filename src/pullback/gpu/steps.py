@@ -36,8 +36,8 @@ class Step:
         Arguments that are compiled in.
     warps
         Warps of 32 threads in a program.
-    scans
-        Whether the kernel scans, which takes many registers.
+    is_large
+        Whether the kernel scans, or repeats a pass, which takes many registers.
     stages
         Blocks of a loop that are under way at once, where it is told; else 0.
     cores
@@ -50,7 +50,7 @@ class Step:
     numbers: tuple[int | float, ...]
     meta: Mapping[str, Any]
     warps: int
-    scans: bool = False
+    is_large: bool = False
     stages: int = 0
     cores: int = 1
 
@@ -65,7 +65,7 @@ class Step:
             found["STAGES"] = self.stages if backend == "cuda" else 1
         if backend == "cuda":
             # Left alone, the assembler spills a few bytes to fit more programs on a core.
-            most = 255 if self.scans else 128
+            most = 255 if self.is_large else 128
             found["maxnreg"] = min(most, 2**16 // (WARP * warps))
         if self.cores > 1:
             found["num_ctas"] = self.cores

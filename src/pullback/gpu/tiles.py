@@ -120,6 +120,8 @@ class Room:
 
 # A core by itself, with the registers that every GPU has.
 ALONE = Room()
+# Of a cluster: as many as fit on every GPU that has clusters, but for slices of one.
+MOST_CORES = 8
 
 
 def room_of(arch: str) -> Room:
@@ -127,8 +129,7 @@ def room_of(arch: str) -> Room:
     if arch.startswith("gfx"):
         return Room(registers=2)
     if arch.startswith("sm_") and int(arch[3:]) >= 90:
-        # Eight is what every GPU with clusters has.
-        return Room(cores=8)
+        return Room(cores=MOST_CORES)
     return ALONE
 
 
