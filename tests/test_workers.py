@@ -14,8 +14,8 @@ from pullback.cpu.codegen.memory import (
     call,
     external,
     fetch_add,
+    give_way,
     low_half,
-    pause,
     set_word,
     shared_word,
 )
@@ -63,7 +63,7 @@ def test_a_worker_wakes_on_another_cpu_than_its_caller():
 
 # Words of the block: how many chunks have begun, then which thread had each, and when it did.
 BEGUN, OWNERS, TURNS = 0, 1, 5
-LONGEST_WAIT = 1 << 16
+LONGEST_WAIT = 1 << 16  # times that others may go first
 
 
 @inner
@@ -76,7 +76,7 @@ def note_chunk(p, begin, end):
         for _ in range(LONGEST_WAIT):
             if shared_word(p + 8 * BEGUN) > 1:
                 break
-            pause()
+            give_way()
     return 0
 
 
