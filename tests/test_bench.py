@@ -225,7 +225,7 @@ def test_contenders_take_turns() -> None:
     calls = {n: lambda n=n: (order.append(n), time.sleep(0.002)) for n in "ab"}
     times = interleave(calls, rounds=3, budget=1.0)
     # Each sample has a call that is not counted, and every other round goes the other way.
-    assert "".join(order[4:]) == "aabb" "bbaa" "aabb"
+    assert "".join(order[4:]) == "aabbbbaaaabb"
     assert times["a"].rounds == 3
     assert times["a"].best <= times["a"].median
 
