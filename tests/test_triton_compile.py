@@ -120,7 +120,8 @@ HELD = [
     ("softmax_backward", "f32", 131_072, "sm_90"),
     ("softmax_backward", "f32", 32768, "gfx1100"),
     ("softmax", "f32", 131_072, "sm_120"),
-    ("softmax", "f32", 65536, "gfx942"),
+    ("log_softmax_backward", "f32", 32768, "gfx942"),
+    ("entmax15_backward", "f32", 65536, "sm_90"),
     ("var_backward", "f32", 65536, "sm_90"),
     ("log_softmax", "bf16", 32768, "sm_80"),
     ("softmax_backward", "f32", 16384, "sm_90"),
@@ -177,7 +178,7 @@ def test_reads_of_long_rows(name):
 # Rows of which the tail is held: operands, elements of the tail, and how often the row is read.
 PARTLY = [
     ("softmax_backward", "f32", 32768, 2, 16384, 3.0, "sm_89"),
-    ("softmax_backward", "f32", 65536, 2, 32768, 3.0, "gfx942"),
+    ("softmax_backward", "f32", 65536, 2, 16384, 3.5, "gfx942"),
     ("softmax", "f32", 65536, 1, 16384, 1.75, "sm_80"),
     ("var_backward", "bf16", 65536, 1, 32768, 1.5, "gfx90a"),
 ]

@@ -116,7 +116,7 @@ def test_cores_hold_a_row_together():
     amd = choose_tile("fold", 4, 32768, 4096, held=2, tailed=2, room=room_of("gfx942"))
     assert (amd.is_whole(32768), amd.cores, amd.warps) == (True, 1, 2 * MOST_WARPS)
     assert (
-        choose_tile("fold", 4, 65536, 4096, held=2, tailed=2, room=room_of("gfx90a")).tail == 32768
+        choose_tile("fold", 4, 65536, 4096, held=2, tailed=2, room=room_of("gfx90a")).tail == 16384
     )
     for arch in ("sm_75", "sm_89", "interpreter"):
         assert room_of(arch) == ALONE

@@ -80,19 +80,30 @@ def _workspace(problem: Problem, tile: Tile, length: int, rows: int) -> int:
 def _held(problem: Problem) -> tuple[int, int]:
     """Operands that a fold looks at more than once, of a row that is held and of a longer one."""
     formula = problem.formula
-    if not isinstance(formula, RowFormula):
+    # Beside the sums of a pass that repeats, in float64, there are no registers for a row.
+    if not isinstance(formula, RowFormula) or repeats(formula):
         return 0, 0
     operands = len(problem.used(Role.ELEMENT))
     # Beside two operands that stay narrow there are no registers for an exp, which counts as two.
     exps = formula.apply is not None and "exp" in primitives_of(formula.apply)
     operands *= 2 if _item(problem) == 2 and operands > 1 and exps else 1
+    # States of several numbers take as much again or, where half floats are widened, more.
+    states = _largest_state(formula)
+    if operands > 1 and states > 1:
+        operands *= 4 if _item(problem) == 2 else 2
 
     def looks(record: RowFormula) -> int:
         return len(folds_of(record)) + (record.apply is not None)
 
-    longer = record_for(problem, False)
-    held = operands if looks(formula) > 1 else 0
-    return held, operands if looks(longer) > 1 and not repeats(formula) else 0
+    tailed = operands if looks(record_for(problem, False)) > 1 else 0
+    # Three sums beside a row spill, and a record that reads it once needs none of it.
+    held = operands if looks(formula) > 1 and (tailed or states == 1) else 0
+    return held, tailed
+
+
+def _largest_state(formula: RowFormula) -> int:
+    """Numbers in the largest state of a fold."""
+    return max((len(formula.passes[k].monoid.state) for k in folds_of(formula)), default=0)
 
 
 def _item(problem: Problem) -> int:
@@ -223,7 +234,7 @@ class Launch:
             tuple(numbers),
             meta,
             tile.warps,
-            scan or repeats(formula),
+            scan or repeats(formula) or (problem.element == "f64" and _largest_state(formula) > 3),
             stages,
             tile.cores,
         )

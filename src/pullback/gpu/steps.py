@@ -37,7 +37,7 @@ class Step:
     warps
         Warps of 32 threads in a program.
     is_large
-        Whether the kernel scans, or repeats a pass, which takes many registers.
+        Whether the kernel scans, repeats a pass or has large states, which takes many registers.
     stages
         Blocks of a loop that are under way at once, where it is told; else 0.
     cores

@@ -94,7 +94,7 @@ _HELD = {2: 2**16, 4: 2**15, 8: 2**14}
 _MOST_HELD = {2: 2**15, 4: 2**15, 8: 2**14}
 HELD_NARROW = 2**15
 # Of an operand, in each core of a cluster; with twice as much the exp of softmax spills.
-_MOST_IN_CLUSTER = {2: 2**14, 4: 2**14, 8: 2**13}
+_MOST_IN_CLUSTER = {2: 2**14, 4: 2**14, 8: 2**12}
 # Of an operand of which the tail is held, beside what a loop needs.
 _MOST_TAIL = {2: 2**15, 4: 2**14, 8: 2**13}
 # Rows up to here are held as far as that goes. What one program reads of a longer row before it
@@ -172,21 +172,20 @@ def choose_tile(
     most = (4 if work == "pointwise" else MOST_WARPS) * WARP * per_thread
     whole = ceil_to_power(length)
     may_hold = not across and whole > most and units * outer >= FEW
-    # Half floats would spill.
-    more = room.registers if item > 2 else 1
     if held and may_hold:
-        usual_held = _floor_to_power(min(_HELD[item] // held, _MOST_HELD[item]))
-        if whole <= usual_held * more:
-            return Tile(1, whole, _warps_to_hold(item, whole, usual_held), whole, 1)
-        cores = whole // min(usual_held, _MOST_IN_CLUSTER[item])
+        # More of one operand, or of half floats, would spill.
+        most_held = _HELD[item] * (room.registers if item > 2 else 1)
+        most_held = _floor_to_power(min(most_held // held, _MOST_HELD[item]))
+        if whole <= most_held:
+            return Tile(1, whole, _warps_to_hold(item, whole, held), whole, 1)
+        cores = whole // min(most_held, _MOST_IN_CLUSTER[item])
         # A record that reads a longer row once needs no others to hold it.
         if tailed and cores <= room.cores:
             return Tile(1, whole, MOST_WARPS, whole, 1, cores=cores)
-    usual_held = _floor_to_power(min(_HELD[item] // tailed, _MOST_TAIL[item])) if tailed else 0
-    tail = usual_held * more
+    tail = _floor_to_power(min(_HELD[item] // tailed, _MOST_TAIL[item])) if tailed else 0
     # What lies before a tail is whole blocks, the last of which ends within the row.
     if tail >= most and may_hold and length <= LONGEST_TAILED:
-        return Tile(1, most, _warps_to_hold(item, tail, usual_held), whole, 1, tail)
+        return Tile(1, most, _warps_to_hold(item, tail, tailed), whole, 1, tail)
     if across:
         # 128 bytes of a row side by side at least, where there are as many.
         span = min(ceil_to_power(units), max(128 // item, usual // whole))
@@ -257,9 +256,9 @@ def choose_stages(nbytes: int, programs: int) -> int:
     return 1 + max(1, min(ahead, AHEAD_BYTES // nbytes))
 
 
-def _warps_to_hold(item: int, elements: int, usual: int) -> int:
+def _warps_to_hold(item: int, elements: int, operands: int) -> int:
     narrow = item == 2 and elements >= HELD_NARROW
-    return 2 * MOST_WARPS if narrow or elements > usual else MOST_WARPS
+    return 2 * MOST_WARPS if narrow or elements * operands > _HELD[item] else MOST_WARPS
 
 
 def _warps(elements: int, per_thread: int) -> int:
