@@ -30,7 +30,7 @@ import pullback.jax as pj
 from pullback.core.catalog import OPS
 from pullback.core.declare import Op, Role
 from pullback.core.pair import pair_of
-from pullback.jax.conventions import NAMES
+from pullback.jax.conventions import names_of
 from pullback.tools.case import Case
 from pullback.tools.operands import make_operands
 
@@ -42,7 +42,7 @@ class Call:
     """The function of an op with a case's operands, and its gradient by its own results."""
 
     def __init__(self, op: Op, **how: Any):
-        self.op = op
+        self.op, self.names = op, names_of(op)
         if op.parameter("axis"):
             how.setdefault("axis", 1)
             scans = op.family in ("scan", "recurrence") or op.parameter("reverse") is not None
@@ -56,7 +56,7 @@ class Call:
                 self.arrays[name] = array.astype(np.int32)
             elif array.dtype == np.float64:
                 self.arrays[name] = array.astype(np.float32)
-        given = {NAMES.get(n, n): v for n, v in self.case.arguments.items()}
+        given = {self.names.get(n, n): v for n, v in self.case.arguments.items()}
         self.keywords = {n: v for n, v in given.items() if n != "out"}
         # What kernels give gradients of, and by; the rest is ordinary JAX code.
         kind = pair_of(op.kind)
@@ -64,11 +64,11 @@ class Call:
         self.by = [n in kind.cotangents.values() for n in self.case.outputs]
 
     def __call__(self, arrays: dict[str, Any], **more: Any) -> list[Any]:
-        rest = {NAMES.get(n, n): a for n, a in arrays.items() if n not in self.floats}
+        rest = {self.names.get(n, n): a for n, a in arrays.items() if n not in self.floats}
         function: Callable[..., Any] = getattr(pj, self.op.name)
 
         def run(*floats: Any) -> Any:
-            named = {NAMES.get(n, n): a for n, a in zip(self.floats, floats, strict=True)}
+            named = {self.names.get(n, n): a for n, a in zip(self.floats, floats, strict=True)}
             found = jax.tree.leaves(function(**named, **rest, **self.keywords, **more))
             sides = zip(found, self.by, strict=True)
             return [r for r, is_by in sides if is_by], found
