@@ -14,7 +14,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 # Side by side: mypy and the site take a minute each, on one core.
-test: ## everything CI runs: lint, types, the site, the suite, planted faults (27 minutes on the two threads of one core, no kernels compiled yet)
+test: ## everything CI runs: lint, types, the site, the suite, planted faults (ten minutes on two cores, no kernels compiled yet)
 	$(MAKE) -j2 lint types docs
 	$(MAKE) suite
 	$(MAKE) mutants

@@ -374,7 +374,8 @@ def test_outputs_start_as_nan() -> None:
 
 
 def test_frontends_are_compared_with_their_frameworks(tmp_path: Path) -> None:
-    ops = named_ops(["softmax", "norm2", "lerp", "segment_sum"])
+    kinds = ["softmax", "norm2", "lerp", "segment_sum", "sparsemax", "cross_entropy"]
+    ops = named_ops(kinds)
     frameworks = frontends.installed()
     report = frontends.run(ops, frameworks, ((8, 16),), Settings(1, (), 1, 0.01))
     rows = report["frontends"]

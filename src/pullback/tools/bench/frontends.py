@@ -17,8 +17,10 @@ from ...core.declare import REQUIRED, Op
 from ...core.pair import pair_of
 from ..case import Case, cuts
 from ..operands import make_operands
+from .grouped import target_of
 from .harness import Settings, heading, thread_count
 from .peers import NotOffered, jax_forward, to_torch, torch_forward, variables
+from .projections import BY_SORT
 from .steps import KINDS
 from .timing import interleave
 
@@ -58,15 +60,10 @@ class Torch:
         leaves = [tensors[n].requires_grad_() for n in variables(case)]
         gradient = to_torch(torch, dy).clone()
         own = torch_forward(torch, case, tensors)
-        mine: Callable[..., Any]
-        if case.op.kind in KINDS:
-            mine = partial(getattr(pt, case.op.kind), dim=case.axes[0], **_required(case))
-        else:
-            mine = torch_forward(pt, case, tensors)
-        if case.is_segmented:
-            ids, segmented = tensors[cuts(case.op)[0].name], getattr(pt, case.op.kind)
-            mine = lambda x: segmented(x, ids, case.segments)  # noqa: E731
-        functions: dict[str, Callable[..., Any]] = {"pullback": mine, "own": own}
+        functions: dict[str, Callable[..., Any]] = {
+            "pullback": _our_torch(pt, case, tensors),
+            "own": own,
+        }
 
         def step(function: Callable[..., Any]) -> Step:
             return lambda: torch.autograd.grad(function(*leaves), leaves, gradient)
@@ -101,11 +98,27 @@ class Jax:
         return {who: step(f) for who, f in functions.items()}
 
 
+def _our_torch(pt: Any, case: Case, tensors: Mapping[str, Any]) -> Callable[..., Any]:
+    kind, target = case.op.kind, target_of(case, tensors)
+    if case.is_segmented:
+        ids = tensors[cuts(case.op)[0].name]
+        return lambda x: getattr(pt, kind)(x, ids, case.segments)
+    if target is not None:
+        (axis,) = case.axes
+        return lambda x: getattr(pt, kind)(x, target.squeeze(axis), axis)[0].unsqueeze(axis)
+    if kind in KINDS or kind in BY_SORT:  # which torch does not have
+        return partial(getattr(pt, kind), dim=case.axes[0], **_required(case))
+    return torch_forward(pt, case, tensors)
+
+
 def _our_jax(pj: Any, case: Case, arrays: Mapping[str, Any]) -> Callable[..., Any]:
-    function = getattr(pj, case.op.kind)
+    function, target = getattr(pj, case.op.kind), target_of(case, arrays)
     if case.is_segmented:
         ids = arrays[cuts(case.op)[0].name]
         return lambda x: function(x, ids, case.segments)
+    if target is not None:
+        (axis,) = case.axes
+        return lambda x: function(x, target.squeeze(axis), axis)[0][..., None].swapaxes(axis, -1)
     if "weight" in case.parameters:
         return lambda a, b: function(a, b, case.get("weight"))
     keywords: dict[str, Any] = {"axis": case.axes[0], **_required(case)}
@@ -161,7 +174,11 @@ def measure(frontend: str, op: Op, shape: tuple[int, int], settings: Settings) -
             steps = FRONTENDS[frontend].steps(case, given, dy)
         except NotOffered:
             return None
-        _check(case, {who: step() for who, step in steps.items()})
+        try:
+            own = steps["own"]()
+        except NotImplementedError:  # JAX has no gradient of a product by segments
+            return None
+        _check(case, {"own": own, "pullback": steps["pullback"]()})
         times = interleave(steps, settings.rounds, settings.budget)
     best = times["pullback"]
     label = "x".join(map(str, shape))
