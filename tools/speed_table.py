@@ -62,6 +62,7 @@ def by_op(cells: Sequence[Cell], peers: Sequence[str], title: str = "op, f32") -
         if numbers is None or cell["dtype"] != "f32" or cell["shape"] != SHAPE:
             continue
         found.setdefault(cell["op"], {})[cell["axis"]] = numbers
+    peers = _met([f for axes in found.values() for f in axes.values()], peers)
 
     def row(name: str, axes: Mapping[str, Figures]) -> list[str]:
         last = axes.get("-1") or axes.get("-")
@@ -85,9 +86,16 @@ def by_segment_op(cells: Sequence[Cell], peers: Sequence[str]) -> str:
             continue
         order = cell["shape"].partition(" ")[2]
         found.setdefault((cell["op"], order), (cell["shape"], numbers))
+    peers = _met([f for _, f in found.values()], peers)
     header = ["segment op, f32", "ms", "of copy", *(f"× {PEERS[p]}" for p in peers)]
     rows = [_times(f"{op} {shape}", f, peers) for (op, _), (shape, f) in found.items()]
     return table(header, rows)
+
+
+def _met(found: Iterable[Figures], peers: Sequence[str]) -> list[str]:
+    """The peers that were measured beside at least one of the cases."""
+    met = {p for figures in found for p in figures.ratios}
+    return [p for p in peers if p in met]
 
 
 def _times(name: str, found: Figures, peers: Sequence[str]) -> list[str]:
