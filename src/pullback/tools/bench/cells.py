@@ -24,8 +24,6 @@ class Grid:
 
     All dtypes run on the first of the shapes, ``elsewhere`` says which run on the others.
     ``classes`` are shapes of scores with a target in every row, and their dtypes; ``masked`` says
-    whether ops that take a mask run with one too. On ``sampled`` shapes runs only the first op of
-    each family and direction.
     whether ops that take a mask run with one too. ``into`` is how many segments rows of other
     shapes are cut into, a 26th of the rows if it is not said.
     """
@@ -37,7 +35,6 @@ class Grid:
     orders: tuple[str, ...] = ("sorted", "random")  # of ids
     classes: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = ()
     masked: bool = False
-    sampled: tuple[tuple[int, ...], ...] = ()
     into: int | None = None
 
 
@@ -83,13 +80,12 @@ SIZES = Grid(
         ((1024, 1024), (-1, 0)),
         ((2048, 2048), (-1, 0)),
         ((4096, 4096), (-1, 0)),
-        ((16384, 8192), (-1,)),
+        ((16384, 8192), (-1, 0)),
     ),
     ((4096, 64, 300), (131072, 64, 10000)),
     FLOATS,
     elsewhere=("f32", "bf16"),
     orders=("random",),
-    sampled=((16384, 8192),),
 )
 
 
@@ -161,10 +157,7 @@ def _plain_cells(
     axes: Sequence[int],
 ) -> Iterator[Case]:
     first = (grid.shapes[0][0], list(grid.shapes[0][1]))
-    met: set[tuple[str, str]] = set()
     for op in ops or default_ops():
-        is_first = (op.family, op.direction) not in met
-        met.add((op.family, op.direction))
         for element in dtypes or grid.dtypes:
             if element not in op.dtypes:
                 continue
@@ -173,8 +166,6 @@ def _plain_cells(
                 yield from _segment_cells(op, element, grid, shapes, everywhere)
                 continue
             for shape, own_axes in _shapes(grid, shapes, axes, everywhere):
-                if not shapes and shape in grid.sampled and not is_first:
-                    continue
                 for axis in own_axes if op.parameter("axis") else own_axes[:1]:
                     yield Case.of(op, element, shape, axis=axis)
                 if grid.masked and not shapes and (shape, own_axes) == first and element == "f32":
