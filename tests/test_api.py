@@ -286,4 +286,4 @@ def test_torch_and_numpy_give_the_same_bytes(name):
 
 def test_threshold_for_threads_is_where_the_suite_expects_it():
     """Large arrays of the suite must be above it, or its thread tests would run on one."""
-    assert 0 < machine.here().serial_bytes <= 4 << 20
+    assert 0 < machine.here().waking_bytes <= 4 << 20

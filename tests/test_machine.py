@@ -15,7 +15,7 @@ from grid import default
 from machines import assume
 from pullback.cpu import disk, machine
 from pullback.cpu.launch import Launch
-from pullback.cpu.program import HEAD, PATCH_WORDS, PHASE_WORDS
+from pullback.cpu.program import HEAD, PATCH_WORDS, PHASE_WORDS, THREADS, WAKES
 from pullback.cpu.segment_launch import tiles_of
 from pullback.cpu.words import FAR, STREAMED, TILE
 from quick_data import quick_operands, quick_run
@@ -150,13 +150,20 @@ def test_threads_by_the_cache_of_a_core(name, monkeypatch):
     cell = cell.but(segments=40)
     given = quick_operands(cell)
     results = []
-    for l2, serial in ((64 << 20, True), (1 << 10, False)):
+    for l2, wakes in ((64 << 20, 0), (1 << 10, 1)):
         with monkeypatch.context() as patch:
             assume(patch, l2=l2)
             if not cell.is_segmented:
-                assert launch_of(cell).program.is_serial == serial
+                assert launch_of(cell).program.words[HEAD + WAKES] == wakes
             results.append(quick_run(cell, given, threads=2))
     assert all(map(same_bytes, *results))
+
+
+def test_threads_by_the_work():
+    """Calls too short for handing over stay where they are, whatever the caches."""
+    for size, shares in ((64, 0), (256, 2)):
+        program = launch_of(default(OPS["sum"], "bf16", (size, size * 2), 1)).program
+        assert program.words[HEAD + THREADS] == shares
 
 
 @pytest.mark.parametrize("name", ["sum", "prod"])

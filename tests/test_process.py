@@ -429,7 +429,7 @@ def test_workers_take_the_next_call(rest):
         address = ctypes.cast(function, ctypes.c_void_p).value
         for call in range(5):
             seen.clear()
-            pool.run(address, 0, 64, machine.here().serial_bytes, 3, None)
+            pool.run(address, 0, 64, machine.here().waking_bytes, 3, None)
             assert len(seen) == 3 or call == 0, (call, seen)  # the first call starts them
             # A worker may be on its way back from a call that is done.
             slots = [pool.SLOTS + k * pool.SLOT_WORDS for k in range(2)]

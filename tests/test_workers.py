@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from array import array
 
 import pytest
 
-from pullback.cpu import pool
+from pullback.cpu import machine, pool
 from pullback.cpu.codegen.functions import inner
 from pullback.cpu.codegen.memory import (
     call,
@@ -18,8 +19,10 @@ from pullback.cpu.codegen.memory import (
     low_half,
     set_word,
     shared_word,
+    word,
 )
 from pullback.cpu.compile import compile_words
+from pullback.cpu.program import Patch, Phase, Program
 from scripts import run_script
 
 _thread = external("gettid")
@@ -96,3 +99,38 @@ def test_a_worker_begins_with_a_range_of_its_own():
             break
     assert began, "no worker took part"
     assert set(began) <= {(0, 2), (2, 0)}
+
+
+@inner
+def note_at(p, begin, end):
+    """The same of a block that a word of the parameter block points to."""
+    return note_chunk(word(p, 0), begin, end)
+
+
+def shares(program: Program) -> bool:
+    """Whether two threads took part in a run."""
+    block = array("q", bytes(8 * (TURNS + 4)))
+    program.run([block.buffer_info()[0]], block)
+    return len({*block[OWNERS:TURNS]} - {0}) > 1
+
+
+@pytest.mark.quick
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are told apart as Linux does")
+def test_a_short_call_is_shared_with_a_worker_that_is_awake():
+    if machine.here().cores < 2:
+        pytest.skip("one CPU")
+    kernel = compile_words(note_at)
+    short = machine.here().sharing_bytes
+    assert not pool.wakes(short)
+    program = Program([0], [Patch(0, "at")], [Phase(lambda: kernel, 4, short)], ["at"], 0, 2)
+    shares(program)  # starts the worker
+    apart, together = [], []
+    for _ in range(20):
+        time.sleep(0.01)
+        apart.append(shares(program))
+        # One that follows wakes it, those behind find it awake.
+        for _ in range(20):
+            shares(program)
+        together.append(shares(program))
+    assert not any(apart)
+    assert any(together)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import time
 from functools import cache
 from typing import Any
 
@@ -52,6 +53,12 @@ def places() -> dict[str, Any]:
     return {n: getattr(libc, n) for n in PLACES} if all(hasattr(libc, n) for n in PLACES) else {}
 
 
+@cache
+def clock() -> int | None:
+    """The number of a clock that ``clock_gettime`` reads and nobody sets; None without one."""
+    return getattr(time, "CLOCK_MONOTONIC", None)
+
+
 def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
@@ -64,6 +71,9 @@ def _add_symbols() -> None:
     else:
         give_way = ctypes.CDLL(None).sched_yield
     llvm.add_symbol(symbol("yield"), _address(give_way))
+    if clock() is not None:
+        read_clock = ctypes.CDLL(None).clock_gettime
+        llvm.add_symbol(symbol("clock_gettime"), _address(read_clock))
     for name, function in places().items():
         llvm.add_symbol(symbol(name), _address(function))
     if madvise is not None:

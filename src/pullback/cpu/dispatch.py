@@ -33,7 +33,7 @@ from .array_words import (
     WITH_FLAGS,
     WRITTEN,
 )
-from .builtin import MOST_WORDS, places
+from .builtin import MOST_WORDS, clock, places
 from .codegen.block import is_below
 from .codegen.functions import inner
 from .codegen.memory import (
@@ -55,6 +55,7 @@ from .codegen.memory import (
 from .pool import (
     BUSY,
     CPU,
+    LAST,
     LOCK,
     LOOKS,
     SLEEPING,
@@ -63,6 +64,7 @@ from .pool import (
     STATE,
     THREAD,
     USED,
+    WATCHES,
     WATCHING,
 )
 from .program import (
@@ -82,6 +84,7 @@ from .program import (
     PLACE,
     THREADS,
     UNITS,
+    WAKES,
 )
 from .program import CHUNK as CHUNK_OF_PHASE
 
@@ -338,6 +341,33 @@ def _hand_out(board, job, helpers):
                 fetch_add(job + 8 * REFERENCES, -1)
 
 
+_clock_number = clock()
+_get_time, _room_for_time = external("clock_gettime"), room_for(2)
+
+
+@inner
+def _nanoseconds():
+    """Of a clock that runs on; 0 where there is none."""
+    if _clock_number is None:
+        return 0
+    time = _room_for_time()
+    call(_get_time(), _clock_number, time)
+    return word(time, 0) * 1000000000 + word(time, 1)
+
+
+@inner
+def _finds_worker(board):
+    """Whether a short call should be shared: a worker is awake, or should be for the next calls.
+
+    It should where the last such call ended a moment ago. Waking takes the caller longer than it
+    gains by help in this one; calls that follow find the worker awake.
+    """
+    for k in range(shared_word(board + 8 * USED)):
+        if shared_word(board + 8 * (SLOTS + SLOT_WORDS * k + STATE)) == WATCHING:
+            return True
+    return _nanoseconds() - shared_word(board + 8 * LAST) < shared_word(board + 8 * WATCHES)
+
+
 _room_for_block = room_for(LONGEST_BLOCK)
 
 
@@ -353,6 +383,10 @@ def run_phase(program, phase, block):
         return False
     if shared_word(board + 8 * USED) < threads - 1:
         return False
+    if word(phase, WAKES) == 0 and not _finds_worker(board):
+        call_kernel(kernel, block, 0, units)
+        set_shared(board + 8 * LAST, _nanoseconds())
+        return True
     job = new_job(kernel, block, units, word(phase, CHUNK_OF_PHASE), threads)
     if job == 0:
         call_kernel(kernel, block, 0, units)

@@ -35,10 +35,11 @@ WATCH_SECONDS = 50e-6
 MOST_SLOTS = 1023
 
 # Words of the board, by which callers find workers: how many slots are used, how often a worker
-# looks before it sleeps, and the slots: what a worker does, the lock that it sleeps at, who it is
-# to the system, and the CPU that it ran on last. Words that different threads change are two cache
-# lines apart, for the sake of prefetchers.
-USED, LOOKS, SLOTS = 0, 1, 16
+# looks before it sleeps, for how many nanoseconds that is, when a short call last ended that found
+# all asleep, and the slots: what a worker does, the lock that it sleeps at, who it is to the
+# system, and the CPU that it ran on last. Words that different threads change are two cache lines
+# apart, for the sake of prefetchers.
+USED, LOOKS, WATCHES, LAST, SLOTS = 0, 1, 2, 3, 16
 STATE, LOCK, THREAD, CPU, SLOT_WORDS = 0, 1, 2, 3, 16
 # What a worker does; any other value is the job that it is to take.
 WATCHING, SLEEPING, BUSY = 0, 1, 2
@@ -71,7 +72,8 @@ class Pool:
                     self._board = array("q", bytes(8 * (SLOTS + SLOT_WORDS * MOST_SLOTS)))
                 while self._workers < wanted and self._slots < MOST_SLOTS and self._start():
                     pass
-                self._board[LOOKS] = _looks(self._workers)
+                self._board[LOOKS] = looks = _looks(self._workers)
+                self._board[WATCHES] = int(WATCH_SECONDS * 1e9) if looks else 0
                 self._board[USED] = self._slots
                 self._place[0] = self._board.buffer_info()[0]
         return self._board.buffer_info()[0]
@@ -142,12 +144,18 @@ if hasattr(os, "register_at_fork"):
 def threads_for(units: int, traffic: int, threads: int) -> int:
     """How many threads should share units; 0 where one native call on the calling thread is best.
 
-    One thread that does not is the calling one, which looks for signals now and then.
+    One thread that does not is the calling one, which looks for signals now and then. Short calls
+    are shared with workers that are awake: see :func:`wakes`.
     """
-    least = SLICE_BYTES + 1 if threads == 1 else machine.here().serial_bytes
+    least = SLICE_BYTES + 1 if threads == 1 else machine.here().sharing_bytes
     if units <= 1 or traffic < least:
         return 0
     return min(threads, units)
+
+
+def wakes(traffic: int) -> bool:
+    """Whether so much traffic is worth waking a worker for that sleeps."""
+    return traffic >= machine.here().waking_bytes
 
 
 def chunk_of(units: int, traffic: int, threads: int) -> int:

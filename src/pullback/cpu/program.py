@@ -23,8 +23,8 @@ from .compile import Kernel
 PHASES, PATCHES, LENGTH, BOARD, HEAD = 0, 1, 2, 3, 4
 # Of a phase: the address of its kernel, or 0 while it is not compiled; its units; how many threads
 # should share them, or 0; the word of the block that must not be 0 for it to run, or 0 where it
-# always runs; units that a thread claims at a time.
-KERNEL, UNITS, THREADS, CONDITION, CHUNK, PHASE_WORDS = 0, 1, 2, 3, 4, 5
+# always runs; units that a thread claims at a time; 1 where it is worth waking workers for.
+KERNEL, UNITS, THREADS, CONDITION, CHUNK, WAKES, PHASE_WORDS = 0, 1, 2, 3, 4, 5, 6
 # Of a patch: the word of the block; which operand; bytes to add to its address; the size of a new
 # result that is worth large pages, or 0.
 PLACE, OPERAND, OFFSET, NEW_BYTES, PATCH_WORDS = 0, 1, 2, 3, 4
@@ -81,8 +81,6 @@ class Program:
         The kernels to run, and how many threads may share them.
     words, address
         The program in words, and where they are.
-    is_serial
-        Whether it runs on the calling thread alone.
     is_prompt
         Whether one native call runs it, in which nobody looks for signals.
     """
@@ -105,7 +103,6 @@ class Program:
         self.words[BOARD] = pool.pool.place
         fits = len(self.operands) + 2 < MOST_WORDS and len(self._template) <= LONGEST_BLOCK
         shared = [p.traffic for p, share in zip(phases, self._shares, strict=True) if share]
-        self.is_serial = fits and not shared
         self.is_prompt = fits and max(shared, default=0) < pool.SLICE_BYTES
 
     def in_words(self, kernels: Sequence[int], new: Mapping[str, int] | None = None) -> list[int]:
@@ -114,7 +111,8 @@ class Program:
         words = [len(self.phases), len(self._patches), len(self._template), 0]
         for phase, kernel, share in zip(self.phases, kernels, self._shares, strict=True):
             chunk = pool.chunk_of(phase.units, phase.traffic, max(1, share))
-            words += [kernel, phase.units, share, phase.condition, chunk]
+            wakes = int(pool.wakes(phase.traffic))
+            words += [kernel, phase.units, share, phase.condition, chunk, wakes]
         for place, operand, offset in self._patches:
             words += [place, places[operand], offset, (new or {}).get(operand, 0)]
         return words + self._template

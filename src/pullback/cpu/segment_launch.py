@@ -181,6 +181,8 @@ def table_parts(problem: Problem, traffic: int, threads: int) -> int:
     is_near = table_bytes(problem) <= machine.here().caches.l2 // 4
     if is_near and is_cheap(record_of(problem)):
         return 1
+    if not pool.wakes(traffic):
+        return 1
     most = min(MOST_TABLE_PARTS, problem.num_segments)
     return max(1, pool.threads_for(most, traffic, threads))
 
@@ -381,7 +383,7 @@ class SegmentLaunch:
             phases = self._of_table(problem, key, phases[0].traffic, parts)
             self.program = Program(template, patches, phases, strides, table, threads)
             return
-        tiles = tiles_of(problem, max(1, pool.threads_for(2, phases[0].traffic, threads)))
+        tiles = tiles_of(problem, 2 if threads > 1 and pool.wakes(phases[0].traffic) else 1)
         workspace = tiles.bytes if tiles else workspace_bytes(problem)
         if tiles:
             packed = all(strides[o.name][1] == item[o.name] for o in operands)
@@ -490,7 +492,7 @@ class SegmentLaunch:
     @staticmethod
     def _sorting(ids: str, parts: int) -> list[Phase]:
         """What puts the numbers of rows in order of their ids."""
-        shared = machine.here().serial_bytes
+        shared = machine.here().waking_bytes
         return [
             Phase(partial(plain_kernel, "count", ids), parts, shared),
             Phase(partial(plain_kernel, "place"), 1, shared),

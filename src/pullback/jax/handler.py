@@ -48,13 +48,13 @@ from ..cpu.dispatch import (
     wait_for,
 )
 from ..cpu.pool import CHUNKS_PER_THREAD
-from ..cpu.program import KERNEL, LENGTH, PHASES, THREADS
+from ..cpu.program import KERNEL, LENGTH, PHASES, THREADS, WAKES
 from ..cpu.program import UNITS as PHASE_UNITS
 
 # Words of the attribute: a version, then a program (``cpu/program.py``) with ids of kernels in the
 # place of their addresses. Operands are the arguments of the call, then its results.
 VERSION, PROGRAM = 0, 1
-LAUNCH_VERSION = 4
+LAUNCH_VERSION = 5
 
 # Words of the C API: call frame, its arguments, results and attributes, a buffer, an array.
 FRAME_SIZE, FRAME_EXTENSION, FRAME_API, FRAME_CONTEXT, FRAME_STAGE = 0, 1, 2, 3, 4
@@ -312,7 +312,8 @@ def _launch(frame, program):
         function, units = _find(word(phase, KERNEL)), word(phase, PHASE_UNITS)
         threads = word(phase, THREADS)
         if threads > 1:
-            threads = min(_pool_size(api, context), threads)
+            # XLA's workers sleep.
+            threads = min(_pool_size(api, context), threads) if word(phase, WAKES) != 0 else 1
         if threads > 1:
             enough = _share(api, context, function, block, units, threads) and enough
         else:

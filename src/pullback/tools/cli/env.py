@@ -78,7 +78,8 @@ def facts() -> dict[str, Any]:
         "caches": asdict(here.caches),
         "page_bytes": here.page,
         "choices": {
-            "threads_from_bytes": here.serial_bytes,
+            "threads_from_bytes": here.sharing_bytes,
+            "woken_from_bytes": here.waking_bytes,
             "past_the_caches_from_bytes": here.caches.last_level + 1,
         },
         "cache": _cache(),

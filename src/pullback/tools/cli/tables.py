@@ -333,7 +333,8 @@ def environment(found: Mapping[str, Any]) -> RenderableType:
         "features": " ".join(found["cpu_features"]) or "unknown",
         "memory": f"{size(found['memory_available_bytes'])} available",
         "caches": _caches(found["caches"]),
-        "threads": f"{found['threads']}, from {size(choices['threads_from_bytes'])} of traffic on",
+        "threads": f"{found['threads']}, from {size(choices['threads_from_bytes'])} of traffic on"
+        f" where they are awake, else from {size(choices['woken_from_bytes'])}",
         "stores": f"past the caches from {size(choices['past_the_caches_from_bytes'])} on",
         "gpu": ", ".join(found["gpus"]) or "none",
         "cache": _cache(found["cache"]),
