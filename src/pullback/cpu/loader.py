@@ -43,7 +43,7 @@ def keeps_together() -> bool:
     return "use_lmm" in known and _target().name.startswith("x86")
 
 
-def _cpu() -> dict[str, str]:
+def target_cpu() -> dict[str, str]:
     """The CPU to compile for: this one, or what the environment names."""
     name, features = (os.environ.get(v) for v in VARIABLES)
     if name is None and features is None:
@@ -60,9 +60,9 @@ def target_machine() -> Any:
     instructions for sixteen elements of a softmax's sum instead of 44).
     """
     if not keeps_together():
-        return _target().create_target_machine(opt=3, **_cpu(), **_far())
+        return _target().create_target_machine(opt=3, **target_cpu(), **_far())
     near = {"reloc": "pic", "codemodel": "small", "jit": False}
-    return _target().create_target_machine(opt=3, **_cpu(), **near)
+    return _target().create_target_machine(opt=3, **target_cpu(), **near)
 
 
 @cache
@@ -103,5 +103,5 @@ def platform_tag() -> tuple[Any, ...]:
     return (
         (sys.implementation.cache_tag, getattr(sys, "abiflags", "")),
         llvmlite.__version__,
-        (llvm.get_default_triple(), *_cpu().values()),
+        (llvm.get_default_triple(), *target_cpu().values()),
     )

@@ -11,7 +11,7 @@ from functools import cache, reduce
 
 from llvmlite import binding, ir
 
-from ..loader import target_machine
+from ..loader import target_cpu, target_machine
 from .lanes import DOUBLES, I1, I32, LANES
 
 
@@ -60,6 +60,17 @@ def registers() -> Registers:
     if "%xmm" in code:
         return Registers(4, 32 if masks else 16, masks)
     return Registers(4, 32, masks)
+
+
+@cache
+def shuffles_words() -> bool:
+    """Whether elements of sixteen bits are put anywhere in a register by one quick instruction.
+
+    AMD's CPUs do: a sum of bfloat16 in the nearest cache took 0.67 ns for sixteen elements with a
+    shuffle, 1.07 with a widening and a shift. Intel's take three steps: softmax_backward of 256x512
+    took 57 microseconds with a shuffle, 44 without.
+    """
+    return target_cpu()["cpu"].startswith("znver")
 
 
 def pieces(builder, vectors) -> list[list]:
