@@ -68,6 +68,9 @@ def splat(builder, scalar):
     return builder.shuffle_vector(first, empty, constant([0] * LANES, I32))
 
 
+CONTRACT = ("contract",)
+
+
 class Truth:
     """A truth value per lane."""
 
@@ -127,7 +130,12 @@ class Comparable:
 
 
 class Lanes(Comparable):
-    """A number per lane, with the arithmetic of a float; a single lane where ``v`` is scalar."""
+    """A number per lane, with the arithmetic of a float; a single lane where ``v`` is scalar.
+
+    A product of two numbers that were float32 or narrower is exact, so a sum may take it in by one
+    fma instruction where the CPU has one: the bits are the same. Sums say that they may
+    (``contract``), and of products only those: norm2 of 512x1024 float32 took a tenth less.
+    """
 
     __slots__ = ("builder", "v")
 
@@ -135,21 +143,29 @@ class Lanes(Comparable):
         self.builder, self.v = builder, v
 
     def __add__(self, other):
-        return Lanes(self.builder, self.builder.fadd(self.v, _ir(other, self.v.type)))
+        return self._sum(self.v, _ir(other, self.v.type))
 
     def __radd__(self, other):
-        return Lanes(self.builder, self.builder.fadd(_ir(other, self.v.type), self.v))
+        return self._sum(_ir(other, self.v.type), self.v)
+
+    def _sum(self, a, b):
+        return Lanes(self.builder, self.builder.fadd(a, b, flags=CONTRACT))
 
     def __sub__(self, other):
-        return Lanes(self.builder, self.builder.fsub(self.v, _ir(other, self.v.type)))
+        return self._difference(self.v, _ir(other, self.v.type))
 
     def __rsub__(self, other):
-        return Lanes(self.builder, self.builder.fsub(_ir(other, self.v.type), self.v))
+        return self._difference(_ir(other, self.v.type), self.v)
+
+    def _difference(self, a, b):
+        return Lanes(self.builder, self.builder.fsub(a, b, flags=CONTRACT))
 
     def __mul__(self, other):
         if _is_one(other):
             return self
-        return Lanes(self.builder, self.builder.fmul(self.v, _ir(other, self.v.type)))
+        other = _ir(other, self.v.type)
+        flags = CONTRACT if _was_narrow(self.v) and _was_narrow(other) else ()
+        return Lanes(self.builder, self.builder.fmul(self.v, other, flags=flags))
 
     __rmul__ = __mul__
 
@@ -170,6 +186,11 @@ class Lanes(Comparable):
 def _truth(value: Truth | Lanes) -> Truth:
     """A condition as it is; of a bool operand, which is read as 1.0 or 0.0, whether it holds."""
     return value if isinstance(value, Truth) else value.__ne__(0.0)
+
+
+def _was_narrow(v) -> bool:
+    """Whether lanes are elements of at most 32 bits as they were read."""
+    return isinstance(v, ir.CastInstr) and v.opname == "fpext"
 
 
 def _is_one(value) -> bool:
