@@ -55,6 +55,18 @@ def test_caches_that_linux_tells(tmp_path, monkeypatch):
     assert machine._from_linux() is None
 
 
+def test_a_cache_that_the_host_shares_with_others(tmp_path, monkeypatch):
+    for size, last in (("266240K", 130 << 20), ("65536K", 64 << 20)):
+        for cpu in range(2):
+            caches = [(1, "Data", "48K", str(cpu)), (3, "Unified", size, "0-1")]
+            cpu_folder(tmp_path / size, cpu, caches)
+        monkeypatch.setattr(machine, "_CPUS", tmp_path / size)
+        monkeypatch.setattr(machine, "allowed_cpus", lambda: [0, 1])
+        found = machine._from_linux()
+        assert found is not None
+        assert found.last_level == last
+
+
 @pytest.mark.parametrize(
     ("files", "cores"),
     [
