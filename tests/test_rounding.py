@@ -107,3 +107,10 @@ for name in DTYPES:
 
 def test_the_same_bits_without_instructions_for_float16():
     assert run_script(SOFT, PULLBACK_CPU="generic") == run_script(SOFT)
+
+
+@pytest.mark.quick
+def test_products_that_are_not_exact_are_rounded():
+    """Only those of narrow numbers may be taken in by a sum as they are."""
+    a, b = np.full(9, -1.0), np.full(9, 2.0**-30)
+    assert (pb.lerp(a, b, 1 + 2.0**-30) == 2.0**-29).all()

@@ -20,6 +20,27 @@ FAULTS = (
         "test_workers.py::test_a_worker_begins_with_a_range_of_its_own",
     ),
     Fault(
+        "threads: a short call wakes nobody",
+        "cpu/dispatch.py",
+        "shared_word(board + 8 * LAST) < shared_word(board + 8 * WATCHES)",
+        "shared_word(board + 8 * LAST) < 0",
+        "test_workers.py::test_a_short_call_is_shared_with_a_worker_that_is_awake",
+    ),
+    Fault(
+        "threads: a short call wakes workers each time",
+        "cpu/dispatch.py",
+        "if word(phase, WAKES) == 0 and not _finds_worker(board):",
+        "if word(phase, WAKES) != 0 and not _finds_worker(board):",
+        "test_workers.py::test_a_short_call_is_shared_with_a_worker_that_is_awake",
+    ),
+    Fault(
+        "sums take in products that are not exact",
+        "cpu/codegen/lanes.py",
+        "CONTRACT if _was_narrow(self.v) and _was_narrow(other) else ()",
+        "CONTRACT",
+        "test_rounding.py::test_products_that_are_not_exact_are_rounded",
+    ),
+    Fault(
         "dropped tail element",
         "cpu/loops/rows.py",
         "keep(first_lanes(stop - whole), combine(state, lifted), state)",
