@@ -29,9 +29,9 @@ VARIABLES = {
     "last_level": "PULLBACK_LAST_LEVEL_CACHE",
 }
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-# No CPU has more of a last level than this. A virtual machine that is told of more shares its host's
-# with others: of 273 MB for two CPUs, working sets of 67 and 134 MB were written through the caches
-# in a tenth less time than past them, 201 MB in a third more. Half of it is assumed.
+# No CPU has more of a last level than this. A virtual machine that is told of more shares its
+# host's with others: of 273 MB for two CPUs, working sets of 67 and 134 MB were written through the
+# caches in a tenth less time than past them, 201 MB in a third more. Half of it is assumed.
 MOST_FOR_A_CPU = 32 << 20
 _CPUS, _CGROUPS = Path("/sys/devices/system/cpu"), Path("/sys/fs/cgroup")
 
