@@ -167,6 +167,12 @@ class Form:
         return any(o.type is Type.INDEX for o in self.reads)
 
     @property
+    def counts_segments(self) -> bool:
+        """Whether there may be as many segments as the ids name."""
+        has_rows = any(o.role is Role.ROW for o in self.writes)
+        return "num_segments" in self.names and not self.by_offsets and not has_rows
+
+    @property
     def is_segmented(self) -> bool:
         """Whether ids or offsets cut rows into segments."""
         return self.cut is not None

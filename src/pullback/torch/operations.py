@@ -48,7 +48,7 @@ from .arrays import ELEMENTS
 from .autograd import backward_rules, forward_rules, make_composable, make_direct, make_whole
 from .counterparts import COUNTERPARTS
 from .forms import Form, Parameters, as_tuple, unpacked
-from .launches import PLAIN, ByFunction, Launcher, check_dense
+from .launches import PLAIN, Launcher, check_dense
 from .library import define
 from .paths import Path, backward_form
 from .shards import give_rules, is_sharded
@@ -216,11 +216,10 @@ class Operation:
         overload = "_".join((*(n for n in given if n not in of.usual), *asked))
         suffix = f"_{of.edition}" if of.edition else ""
         self.overload = f"{suffix}.{overload}" if overload else suffix
-        launcher = ByFunction if self.forward.has_checks else Launcher
-        self.launch = launcher(self, self.forward, self.reference_of, self._dispatched)
+        self.launch = Launcher(self, self.forward, self.reference_of, self._dispatched)
         self.launch_backward = self.launch
         if self.backward is not None:
-            self.launch_backward = launcher(
+            self.launch_backward = Launcher(
                 self, self.backward, self._without_kernel, self._dispatched_backward
             )
             self.ComposableBackward = make_composable(self, self.backward, backward_rules(self))
