@@ -129,9 +129,7 @@ def test_targets_in_steps_and_of_any_rank():
     for target in (wide[:2, ::2], wide[:2, ::2].contiguous(), wide[:2, ::2].t().contiguous().t()):
         for _ in range(2):
             loss = pt.cross_entropy(logits, target)[0]
-            own = torch.nn.functional.cross_entropy(
-                logits.movedim(-1, 1), target, reduction="none"
-            )
+            own = torch.nn.functional.cross_entropy(logits.movedim(-1, 1), target, reduction="none")
             torch.testing.assert_close(loss, own)
             with pytest.raises(InvalidProblemError, match="got 9"):
                 pt.cross_entropy(logits, wide[:2, 1::2])

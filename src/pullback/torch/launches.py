@@ -22,8 +22,9 @@ from torch._C._profiler import _RecordFunctionFast as Record
 
 from ..api.arrange import cut_into_rows, widened
 from ..api.plan import Runnable
-from ..core.declare import Role, Type
+from ..core.declare import Type
 from ..core.vocabulary import PlanPreference
+from ..cpu.builtin import builtin
 from ..cpu.launch import Launch
 from ..cpu.program import Program
 from ..cpu.segment_launch import SegmentLaunch
@@ -32,8 +33,9 @@ from ..memory.large_pages import LARGE
 from ..precision import forgets
 from ..threads import get_num_threads
 from .arrays import ELEMENTS
-from .forms import Form, Parameters, unpacked
+from .forms import DTYPES, Form, Parameters, unpacked
 from .looks import Fine, make_look
+from .written import make_run
 
 if TYPE_CHECKING:
     from .operations import Operation
@@ -49,8 +51,8 @@ class Prepared:
     ----------
     params, backward_params
         Parameters with dims counted from the front, of this call and of its backward.
-    shape
-        Shape of the one result; None where it is laid out like an operand.
+    made
+        Sizes and strides of every result.
     has_kernel
         False where there is nothing for a kernel to do.
     by_function
@@ -63,20 +65,27 @@ class Prepared:
         ``run(addresses, tensors)`` of operands and results.
     label
         What a profiler calls it.
-    misaligned
-        For each operand, the bits of an address that would make it one.
+    misaligned, low_bits
+        For each operand, the bits of an address that would make it one, and all of these.
+    native, address, again
+        ``native(address, *addresses)``, and ``again(*addresses)`` if that is not 0, do what ``run``
+        does; the address is 0 where they do not.
     """
 
     __slots__ = (
+        "address",
+        "again",
         "backward_params",
         "by_function",
         "fine",
         "has_kernel",
         "label",
+        "low_bits",
+        "made",
         "misaligned",
+        "native",
         "params",
         "run",
-        "shape",
         "threads",
     )
 
@@ -88,7 +97,8 @@ class Prepared:
         self.misaligned = [t.element_size() - 1 for t in tensors]
         self.threads = get_num_threads()
         self.has_kernel = False
-        self.shape: torch.Size | None = None
+        self.low_bits = max(self.misaligned)
+        self.address = 0
         self.fine: Fine | None = None
         self.by_function = False
 
@@ -96,11 +106,15 @@ class Prepared:
         self, program: Program, names: tuple[str, ...], results: Sequence[Tensor], label: str
     ):
         """Take over a program, the last operands of which are new results."""
+        self.made = tuple(v for t in results for v in (tuple(t.shape), t.stride()))
         sizes = [t.numel() * t.element_size() for t in results]
         new = dict(zip(names[-len(sizes) :], sizes, strict=True))
         program.mark_new({n: size for n, size in new.items() if size >= LARGE})
         self.has_kernel = True
         self.run, self.label = program.run, label
+        if program.is_prompt and not program.workspace:
+            self.address, self.again = program.address, program.run_again
+            self.native = builtin("run_program")
 
     def recorded(self, addresses: tuple[int, ...], tensors: tuple[Tensor, ...]) -> None:
         """:meth:`run` under its name in a profile."""
@@ -156,9 +170,6 @@ class Launcher:
         self._label = f"pullback::{form.op.name}"
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         forgets(self._prepared.clear)
-        writes = form.writes
-        self._makes_one = len(writes) == 1 and writes[0].type is Type.ELEMENT
-        self._lead, self._like = form.lead, form.like if form.like is not None else -1
         self._reals = [k for k, p in enumerate(form.parameters) if p.kind.usual == "float"]
         self._flexible = [
             o.name for o in (*form.reads, *form.writes) if o.type in (Type.INDEX, Type.STATE)
@@ -166,34 +177,15 @@ class Launcher:
         self._indices = [k for k, o in enumerate(form.reads) if o.type is Type.INDEX]
         # Where the ids tell how many segments there are, which no key does.
         self._counted = form.names.index("num_segments") if form.counts_segments else None
+        # ``run(params, *tensors)``: the result, and what was prepared for it.
+        self.run = make_run(form, self._prepared.get, self._run_long, self._counted)
 
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The result."""
         return self.run(params, *tensors)[0]
 
-    def run_one(self, params: Parameters, x: Tensor) -> tuple[Any, Prepared]:
-        """:meth:`run` for one operand and one result, which is most forwards."""
-        if self._reals:
-            return self.run(params, x)
-        try:
-            prepared = self._prepared.get((params, x.dtype, x.shape, x.stride()))
-        except RuntimeError:  # no strides
-            return self.run(params, x)
-        if prepared is not None and prepared.has_kernel and prepared.threads == get_num_threads():
-            try:
-                address = x.data_ptr()
-            except RuntimeError:
-                return self.run(params, x)
-            if address and not address & prepared.misaligned[0] and not x.is_neg():
-                shape = prepared.shape
-                y = torch.empty_like(x) if shape is None else x.new_empty(shape)
-                run = prepared.recorded if profiling() else prepared.run
-                run((address, y.data_ptr()), (x, y))
-                return y, prepared
-        return self.run(params, x)
-
-    def run(self, params: Parameters, *tensors: Tensor) -> tuple[Any, Prepared]:
-        """The result, and what was prepared for it."""
+    def _run_long(self, params: Parameters, *tensors: Tensor) -> tuple[Any, Prepared]:
+        """The same whatever is known of the call."""
         if self._counted is not None and params[self._counted] is None:
             params = self._form.canonical(params, tensors)
         try:
@@ -237,15 +229,11 @@ class Launcher:
         if prepared.fine is not None and not prepared.fine(addresses, tensors):
             return self._by_function(prepared, tensors)
         run = prepared.recorded if profiling() else prepared.run
-        if self._makes_one:
-            shape = prepared.shape
-            if shape is None:
-                result = torch.empty_like(tensors[self._like])
-            else:
-                result = tensors[self._lead].new_empty(shape)
-            run((*addresses, result.data_ptr()), (*tensors, result))
-            return result, prepared
-        results = self._form.empty(prepared.params, *tensors)
+        lead, made = tensors[self._form.lead], iter(prepared.made)
+        results = [
+            lead.new_empty_strided(size, strides, dtype=DTYPES.get(o.type, lead.dtype))
+            for o, size, strides in zip(self._form.writes, made, made, strict=True)
+        ]
         run((*addresses, *[t.data_ptr() for t in results]), (*tensors, *results))
         return unpacked(results), prepared
 
@@ -315,5 +303,3 @@ class Launcher:
             launch = Launch(problem, strides, threads, dtypes)
         prepared.set_program(launch.program, self._names, results, self._label)
         prepared.fine = fine
-        if form.like is None or form.writes[0].role is Role.ROW:
-            prepared.shape = results[0].shape

@@ -52,7 +52,9 @@ from .launches import PLAIN, Launcher, check_dense
 from .library import define
 from .paths import Path, backward_form
 from .shards import give_rules, is_sharded
+from .written import make_call
 
+_MOST_KNOWN = 512
 _WITHOUT_MEMORY = (FakeTensor, FunctionalTensor)
 
 Names = tuple[str, ...]
@@ -210,6 +212,7 @@ class Operation:
         }
         self.numbers = tuple(numbers.values()) if self.backward is not None else ()
         # Numbers that the backward gives no gradient for: the formula in torch's ops does.
+        self._known_more: dict[tuple[Parameters, int], dict[str, Any] | None] = {}
         self.untold = [k for n, k in numbers.items() if n not in pair.gradients and self.backward]
         self.path = Path(pair, self.forward, self.backward)
         self.is_unary = self.path.is_unary
@@ -224,8 +227,11 @@ class Operation:
             )
             self.ComposableBackward = make_composable(self, self.backward, backward_rules(self))
             # Past Python's Function.apply, which asks again what __call__ has asked (4 µs).
-            self._direct: Any = super(Function, make_direct(self)).apply  # type: ignore[misc]
+            self._direct: Any = super(Function, make_direct(self, PLAIN)).apply  # type: ignore[misc]
             self._whole: Any = make_whole(self).apply
+        # Nothing is asked here that a call of plain tensors need not know.
+        is_simple = self.backward is not None and not self.untold
+        self._call = make_call(self, PLAIN, self._direct) if is_simple else self.long_call
         # A formula is not for Dynamo to read: it is run when the graph is differentiated.
         self._in_graph = torch.compiler.allow_in_graph(
             lambda *arguments: self.reference(*arguments)
@@ -250,6 +256,10 @@ class Operation:
 
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The forward."""
+        return (self.long_call if is_compiling() else self._call)(params, *tensors)
+
+    def long_call(self, params: Parameters, *tensors: Tensor) -> Any:
+        """The same wherever it stands."""
         if self.backward is None:
             tensors = tuple(t.detach() for t in tensors)
         if self.untold and self._asks_for_more(tensors):
@@ -284,10 +294,31 @@ class Operation:
             or is_tracing()
             or (x.requires_grad and is_functorch_wrapped_tensor(x))
         ):
-            return self(params, x)
+            return self.long_call(params, x)
         if x.requires_grad and torch.is_grad_enabled() and x.dtype in ELEMENTS:
             return self._direct(params, x)
-        return self.launch.run_one(params, x)[0]
+        return self.launch.run(params, x)[0]
+
+    def asked_more(self, params: Parameters, x: Tensor) -> dict[str, Any] | None:
+        """What torch's function with more results is called with; None where it has no such call.
+
+        The number of dimensions of ``x`` tells all that parameters do not.
+        """
+        if is_compiling():
+            return self._more(params, x)
+        key = (params, x.dim())
+        if key not in self._known_more:
+            if len(self._known_more) >= _MOST_KNOWN:
+                self._known_more.clear()
+            self._known_more[key] = self._more(params, x)
+        return self._known_more[key]
+
+    def _more(self, params: Parameters, x: Tensor) -> dict[str, Any] | None:
+        values = self.forward.values(self.forward.canonical(params, (x,)))
+        for name, usual in self.of.beyond.items():
+            if values.pop(name) != usual:
+                return None
+        return values
 
     def _asks_for_more(self, tensors: Sequence[Tensor]) -> bool:
         """Whether a gradient is wanted, or may be, that the backward does not give."""
