@@ -229,7 +229,6 @@ class Operation:
             # Past Python's Function.apply, which asks again what __call__ has asked (4 µs).
             self._direct: Any = super(Function, make_direct(self, PLAIN)).apply  # type: ignore[misc]
             self._whole: Any = make_whole(self).apply
-        # Nothing is asked here that a call of plain tensors need not know.
         is_simple = self.backward is not None and not self.untold
         self._call = make_call(self, PLAIN, self._direct) if is_simple else self.long_call
         # A formula is not for Dynamo to read: it is run when the graph is differentiated.
