@@ -12,7 +12,6 @@ from ..core.problem import parsed
 from ..errors import InvalidProblemError, UnsupportedError
 from .functions import NAMED, function_named
 
-
 # Of the library's own functions, which stay; to ask for one takes 15 microseconds.
 _signature_of = cache(inspect.signature)
 
