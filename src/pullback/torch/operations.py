@@ -48,6 +48,7 @@ from .arrays import ELEMENTS
 from .autograd import backward_rules, forward_rules, make_composable, make_direct, make_whole
 from .counterparts import COUNTERPARTS
 from .forms import Form, Parameters, as_tuple, unpacked
+from .graphs import are_whole, constant, whole
 from .launches import PLAIN, Launcher, check_dense
 from .library import define
 from .paths import Path, backward_form
@@ -162,7 +163,7 @@ def make_operation(kind: str, edition: int, given: Names, asked: Names) -> Opera
         return of.operations[given, asked]
 
 
-@torch.compiler.assume_constant_result
+@constant
 def attribute_of(kind: str, edition: int, given: Names, asked: Names) -> str:
     """The attribute of a kind that holds an operation.
 
@@ -232,9 +233,7 @@ class Operation:
         is_simple = self.backward is not None and not self.untold
         self._call = make_call(self, PLAIN, self._direct) if is_simple else self.long_call
         # A formula is not for Dynamo to read: it is run when the graph is differentiated.
-        self._in_graph = torch.compiler.allow_in_graph(
-            lambda *arguments: self.reference(*arguments)
-        )
+        self._in_graph = whole(lambda *arguments: self.reference(*arguments))
         self.Composable = make_composable(self, self.forward, forward_rules(self))
         self._registered, registered_backward = define(self)
         self._registered_backward: Any = registered_backward
@@ -328,6 +327,7 @@ class Operation:
     def _by_formula(self, params: Parameters, tensors: tuple[Tensor, ...]) -> Any:
         """The forward with the derivative of the formula, by all numbers."""
         if is_compiling():
+            are_whole()
             return self._in_graph(*tensors, *params)
         if (
             forward_ad._current_level >= 0
@@ -348,6 +348,7 @@ class Operation:
                 give_rules(self)
                 return self._registered.chosen(params)(*tensors, *params)
             is_served = self._is_served(self.forward, params)
+            are_whole()
             return (self.reference if is_served else self._in_graph)(*tensors, *params)
         self._refuse_tracing()
         if forward_ad._current_level >= 0 or _functionalizes():
