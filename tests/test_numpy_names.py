@@ -37,3 +37,25 @@ def test_ddof_of_dask_arrays():
 
     lazy = dask.from_array(X, chunks=(2, 5))
     assert pd.var(lazy, axis=1, ddof=0).compute().tobytes() == pb.var(X, axis=1, ddof=0).tobytes()
+
+
+@pytest.mark.parametrize("name", ["sum", "prod", "mean", "max", "norm2", "softmax", "log_softmax"])
+@pytest.mark.parametrize("where", [True, False])
+def test_a_mask_may_be_one_bool(name, where):
+    function = getattr(pb, name)
+    full = np.full(X.shape, where)
+    wanted, pull = pb.vjp(function, X, axis=1, where=full)
+    for _ in range(2):
+        assert function(X, axis=1, where=where).tobytes() == wanted.tobytes()
+    y, back = pb.vjp(function, X, axis=1, where=where)
+    assert y.tobytes() == wanted.tobytes()
+    dy = np.ones_like(y)
+    assert back(dy).tobytes() == pull(dy).tobytes()
+    if name in ("sum", "prod"):
+        np.testing.assert_allclose(wanted, getattr(np, name)(X, axis=1, where=where), rtol=1e-5)
+
+
+def test_what_is_no_mask_is_refused():
+    for wrong in (1, 0.0, "yes"):
+        with pytest.raises(pb.UnsupportedError, match="where"):
+            pb.sum(X, where=wrong)

@@ -118,6 +118,20 @@ def test_a_copied_layout_does_not_serve_the_original():
         torch.testing.assert_close(got, dy)
 
 
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_places_of_extremes_in_negated_and_misaligned_memory(name):
+    negated = torch._neg_view(data())
+    assert negated.is_neg()
+    assert negated.is_contiguous()
+    buffer = torch.empty(8 * negated.numel() + 1, dtype=torch.uint8)
+    odd = torch.frombuffer(buffer[1:].numpy(), dtype=torch.float64).view(negated.shape)
+    odd.copy_(negated)
+    for x in (negated, odd, negated.t()):
+        found, own = (getattr(of, name)(x, 1) for of in (pt, torch))
+        assert torch.equal(found.values, own.values)
+        assert torch.equal(found.indices, own.indices)
+
+
 def test_another_default_device_changes_nothing():
     """What a call allocates for itself lies where its operands lie."""
     x = data((2**14,))  # long enough for the threads to share, in a workspace

@@ -24,6 +24,8 @@ def _scripted(x: torch.Tensor) -> torch.Tensor:
 
 
 HOMES = [home for counterpart in COUNTERPARTS.values() for home in counterpart.homes]
+HOMES.append("torch.nn.functional.cross_entropy")
+CLASSES = torch.tensor([3, 0, 1])
 
 
 def lookup(home: str):
@@ -70,6 +72,8 @@ def test_functions_methods_and_modules_are_routed():
         lambda: functional.log_softmax(x, dim=-1),
         lambda: torch.nn.Softmax(dim=1)(x),
         lambda: torch.lerp(x, x.detach() * 2, 0.3),
+        lambda: functional.cross_entropy(x, CLASSES, reduction="none"),
+        lambda: torch.nn.CrossEntropyLoss(reduction="sum", ignore_index=1)(x, CLASSES),
     ]
     want = [call() for call in calls]
     with pt.patch():
@@ -100,6 +104,9 @@ def test_what_pullback_does_not_serve_stays_torchs():
         lambda: torch.sum(input=x),
         lambda: torch.sum(x, 1, dtype=torch.complex128),
         lambda: torch.empty(2, 3, device="meta").sum(1),
+        lambda: functional.cross_entropy(x, CLASSES, torch.ones(4, dtype=torch.float64)),
+        lambda: functional.cross_entropy(x, x.detach().softmax(1)),
+        lambda: functional.cross_entropy(input=x, target=CLASSES),
     ]
     want = [call() for call in calls]
     with pt.patch():

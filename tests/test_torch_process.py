@@ -121,3 +121,20 @@ def test_forms_of_an_op_are_compiled_that_nobody_called_before():
         print(all(map(torch.equal, compiled, forms(*given))))
     """)
     assert said.strip() == "True"
+
+
+def test_torch_compile_is_not_loaded_before_it_is_used():
+    """It takes a second to load; what it is told of functions is what its own decorators say."""
+    run_script(
+        """
+        import sys
+        import torch, pullback.torch as pt
+        x = torch.ones(2, 3, requires_grad=True)
+        pt.softmax(x, 1).sum().backward()
+        assert "torch._dynamo" not in sys.modules
+        from pullback.torch import graphs
+        early = graphs.constant(lambda: 1)
+        assert vars(torch.compiler.assume_constant_result(lambda: 1)) == vars(early)
+        assert vars(graphs.constant(lambda: 1)) == vars(early)
+        """
+    )

@@ -192,7 +192,10 @@ def test_compiled_and_traced():
 
 # PyTorch's own samples.
 
-OTHER_NAMES = {"special.logsumexp": "logsumexp"}
+OTHER_NAMES = {
+    "special.logsumexp": "logsumexp",
+    "nn.functional.cross_entropy": "functional.cross_entropy",
+}
 
 
 def samples():
@@ -201,6 +204,7 @@ def samples():
 
     served = {COUNTERPARTS[k].name or k for k in COUNTERPARTS if COUNTERPARTS[k].homes}
     served |= {"max", "min", "norm", "var_mean", "std_mean", "linalg.vector_norm"}
+    served.add("functional.cross_entropy")
     return [op for op in op_db if OTHER_NAMES.get(op.name, op.name) in served]
 
 

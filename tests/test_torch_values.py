@@ -233,6 +233,12 @@ def test_refusals_are_torchs():
             call()
     with pytest.raises(RuntimeError, match="multiple times"):
         pt.sum(x, (1, -1))
+    for extreme in (torch.max, torch.amin, pt.max, pt.min, pt.amax, pt.amin):
+        for dtype in (torch.float32, torch.int64):
+            with pytest.raises(RuntimeError):
+                extreme(torch.zeros(0, 3, dtype=dtype))
+    with pytest.raises(pb.InvalidProblemError, match="at least one element"):
+        pt.max(torch.zeros(0))
     with pytest.raises(TypeError):
         pt.cumsum(np.zeros(3), 0)
     with pytest.raises(TypeError):

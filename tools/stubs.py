@@ -63,6 +63,7 @@ from torch import Tensor
 
 from pullback import OutOfRange, Ties
 
+from . import functional as functional
 from . import linalg as linalg
 from . import pyg as pyg
 from .composed import max as max

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core import parse
 from ..core.catalog import catalog
-from ..core.declare import REQUIRED, Op, Parameter, Role
+from ..core.declare import REQUIRED, Op, Parameter, Role, Type
 from ..errors import InvalidProblemError
 from ..memory.tensor_ref import TensorRef
 from .calling import Function
@@ -90,7 +90,11 @@ def _body(op: Op, function: Function) -> list[str]:
         unless = f"if type({p.name}) is not {p.kind.usual}: " if p.kind.usual else ""
         lines.append(f"{unless}{p.name} = parse_{p.name}({p.name}, {p.name!r})")
     optional = [*op.spared, *(n for n in op.optional if op.parameter(n) is None)]
-    lines += [f"if {n} is not None: arrays[{n!r}] = {n}" for n in optional]
+    masks = [n for n in optional if op.operand(n).type is Type.BOOL]
+    for n in optional:
+        # Python's own bool is a mask without dimensions.
+        taken = f"{n} if type({n}) is not bool else bool_({n})" if n in masks else n
+        lines.append(f"if {n} is not None: arrays[{n!r}] = {taken}")
     # A NaN finds itself by its text, and -0.0 is not 0.0.
     texts = [_key_of(op, p) for p in op.parameters]
     texts += [f"{n} is not None" for n in optional]
@@ -151,6 +155,7 @@ def make_function(op: Op) -> Callable[..., Any]:
         "run": run,
         "calls": run.calls,
         "ndarray": np.ndarray,
+        "bool_": np.bool_,
         "is_array": _is_array,
         "one_of": one_of,
         "inf": np.inf,

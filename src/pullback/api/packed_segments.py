@@ -73,7 +73,8 @@ def packed_run(problem: Problem, runner: Any, threads: int) -> Any:
         ]
     addresses = ", ".join(f"at_{n}" for n in names)
     lines += [
-        f"if are_wrong(at_{cut}, {cut}, kind, {threads}): return False",
+        f"if are_wrong(at_{cut}, {cut}.itemsize, {shapes[cut][0]}, kind, {threads}, {cut}): "
+        "return False",
         f"program(kind)(({addresses}), (operands, workspace), at, size)",
         "return True",
     ]

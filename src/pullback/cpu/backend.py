@@ -5,14 +5,13 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-import numpy as np
-
 from ..core.declare import Type
 from ..core.problem import Problem
 from ..errors import InvalidProblemError
 from ..memory.view import View
 from . import pool
 from . import segment_words as segment
+from .builtin import builtin
 from .launch import Launch
 from .segment_launch import SegmentLaunch, order_of, plain_kernel, way_of, workspace_bytes
 from .words import ITEMSIZE
@@ -94,13 +93,19 @@ class SegmentRunner:
         """Bytes that suffice whatever the strides."""
         return workspace_bytes(self.problem)
 
-    def are_wrong(self, address: int, ids: np.ndarray, kind: str, threads: int) -> bool:
-        """Whether :meth:`check` would raise for packed ids."""
+    def are_wrong(
+        self, address: int, stride: int, count: int, kind: str, threads: int, owner: Any
+    ) -> bool:
+        """Whether :meth:`check` would raise for ids or offsets of that type."""
         if self._may_be_outside and not self._wants_order:
             return False
-        count = ids.size
-        out, unordered = self._first_wrong(address, ids.itemsize, count, kind, threads, ids)
-        return unordered < count or (out < count and not self._may_be_outside)
+        if pool.threads_for(count, count * ITEMSIZE[kind], threads):
+            out, unordered = self._first_wrong(address, stride, count, kind, threads, owner)
+            return unordered < count or (out < count and not self._may_be_outside)
+        # One native call, where a block made here takes 5 microseconds.
+        kernel, wrong_ids = plain_kernel("check", kind).address, builtin("wrong_ids")
+        wrong = wrong_ids(kernel, address, stride, count, self._limit, self._wants_order)
+        return wrong > 1 or (wrong == 1 and not self._may_be_outside)
 
     def _first_wrong(
         self, address: int, stride: int, count: int, kind: str, threads: int, owner: Any

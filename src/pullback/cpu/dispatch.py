@@ -42,6 +42,7 @@ from .codegen.memory import (
     external,
     fetch_add,
     give_way,
+    int32_at,
     low_half,
     pause,
     room_for,
@@ -87,6 +88,10 @@ from .program import (
     WAKES,
 )
 from .program import CHUNK as CHUNK_OF_PHASE
+from .segment_words import FLAGS as ANSWER
+from .segment_words import ID_STRIDE, IDS, ORDERED
+from .segment_words import NUM_SEGMENTS as LIMIT
+from .segment_words import OPERANDS as CHECK_WORDS
 
 PAGE = mmap.PAGESIZE
 
@@ -199,6 +204,40 @@ def are_apart(entries, addresses, count):
 def run_kernel(words, count):
     """``run(kernel, block, units)`` on the calling thread."""
     call_kernel(word(words, 0), word(words, 1), 0, word(words, 2))
+    return 0
+
+
+_room_for_check = room_for(CHECK_WORDS + 2)
+
+
+@inner
+def wrong_ids(words, count):
+    """``wrong_ids(check, ids, stride, count, limit, ordered)``: what is wrong with ids or offsets.
+
+    1 if one is out of range and 2 if they are out of order, together; a check kernel looks at them.
+    """
+    block, ids = _room_for_check(), word(words, 3)
+    answer = block + 8 * CHECK_WORDS
+    set_word(block, IDS, word(words, 1))
+    set_word(block, ID_STRIDE, word(words, 2))
+    set_word(block, LIMIT, word(words, 4))
+    set_word(block, ORDERED, word(words, 5))
+    set_word(block, ANSWER, answer)
+    set_word(answer, 0, ids)
+    set_word(answer, 1, ids)
+    call_kernel(word(words, 0), block, 0, ids)
+    return (word(answer, 0) < ids) + 2 * (word(answer, 1) < ids)
+
+
+@inner
+def wrong_positions(words, count):
+    """``wrong_positions(at, stride, size, count, below, allowed)``: whether there is one."""
+    at, stride, size = word(words, 0), word(words, 1), word(words, 2)
+    below, allowed = word(words, 4), word(words, 5)
+    for k in range(word(words, 3)):
+        position = word(at + k * stride, 0) if size == 8 else int32_at(at + k * stride)
+        if position != allowed and not is_below(position, below):
+            return 1
     return 0
 
 
@@ -528,7 +567,7 @@ def abandon(words, count):
 BUILTINS = {
     f.name: f
     for f in (
-        *(fill_block, run_program, run_kernel),
+        *(fill_block, run_program, run_kernel, wrong_ids, wrong_positions),
         *(new_lock, look, serve, share, abandon),
     )
 }

@@ -23,7 +23,7 @@ if importlib.util.find_spec("torch") is None:
     raise ModuleNotFoundError("pullback.torch needs PyTorch: pip install torch", name="torch")
 
 from ..core.catalog import OPS, catalog
-from . import linalg, pyg
+from . import functional, linalg, pyg
 from .composed import max, min, norm, std_mean, var_mean
 from .functions import make_function
 from .patching import Patch, patch
@@ -34,6 +34,7 @@ globals().update(_FUNCTIONS)
 
 __all__ = [
     "Patch",
+    "functional",
     "linalg",
     "max",
     "min",

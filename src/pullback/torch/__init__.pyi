@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pullback import OutOfRange, Ties
 
+from . import functional as functional
 from . import linalg as linalg
 from . import pyg as pyg
 from .composed import max as max
@@ -29,6 +30,7 @@ __all__ = [
     "cumsum",
     "discounted_sum",
     "entmax15",
+    "functional",
     "gae",
     "lerp",
     "linalg",

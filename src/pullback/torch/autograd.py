@@ -13,6 +13,7 @@ from torch.autograd import Function
 from ..core.declare import Role
 from ..errors import UnsupportedError
 from .forms import Form, Parameters, as_tuple, unpacked
+from .written import make_direct_backward, make_direct_forward
 
 if TYPE_CHECKING:
     from .operations import Operation
@@ -26,66 +27,13 @@ def _made(name: str, **methods: Callable[..., Any]) -> type[Function]:
     return types.new_class(f"Pullback_{name}", (Function,), exec_body=lambda b: b.update(held))
 
 
-def make_direct(operation: Operation) -> type[Function]:
+def make_direct(operation: Operation, plain: frozenset[Any]) -> type[Function]:
     """The Function for plain CPU tensors outside of every transform: (params, *tensors)."""
-    if operation.is_unary:
-        forward, backward = _unary_forward(operation), _unary_backward(operation)
-    else:
-        forward, backward = _forward(operation), _backward(operation)
-    return _made(operation.kind, forward=forward, backward=backward)
-
-
-def _forward(operation: Operation) -> Callable[..., Any]:
-    run, path = operation.launch.run, operation.path
-
-    def forward(ctx: Any, params: Parameters, *tensors: Tensor) -> Any:
-        result, prepared = run(params, *tensors)
-        ctx.params = prepared.backward_params
-        results = as_tuple(result)
-        ctx.save_for_backward(*path.saved(tensors, results))
-        if path.constant_outputs:
-            ctx.mark_non_differentiable(*[results[k] for k in path.constant_outputs])
-        return result
-
-    return forward
-
-
-def _backward(operation: Operation) -> Callable[..., Any]:
-    pull, path = operation.pull, operation.path
-
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        tensors = path.joined(path.wanted(grads), ctx.saved_tensors)
-        return None, *path.by_operand(pull(ctx.params, *tensors))
-
-    return backward
-
-
-def _unary_forward(operation: Operation) -> Callable[..., Tensor]:
-    run, sources = operation.launch.run_one, operation.path.sources
-    saves_x, saves_y = 0 in sources, 1 in sources
-
-    def forward(ctx: Any, params: Parameters, x: Tensor) -> Tensor:
-        y, prepared = run(params, x)
-        ctx.params = prepared.backward_params
-        if saves_x:
-            if saves_y:
-                ctx.save_for_backward(x, y)
-            else:
-                ctx.save_for_backward(x)
-        elif saves_y:
-            ctx.save_for_backward(y)
-        return y
-
-    return forward
-
-
-def _unary_backward(operation: Operation) -> Callable[..., Any]:
-    pull = operation.pull
-
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return None, pull(ctx.params, grad, *ctx.saved_tensors)
-
-    return backward
+    backward = make_direct_backward(operation, plain)
+    made = _made(operation.kind, forward=make_direct_forward(operation), backward=backward)
+    # The engine calls it by this name, and asks for nothing that Python's apply would (1 µs).
+    made._backward_cls.apply = backward  # type: ignore[attr-defined]
+    return made
 
 
 def make_whole(operation: Operation) -> type[Function]:

@@ -25,10 +25,9 @@ from .shards import gathered_whole, is_sharded, replicated
 def with_more(operation: Operation, params: tuple[Any, ...], x: Tensor) -> Any:
     """Values and what else torch returns with them; values alone of what torch does not have."""
     y = operation.unary(params, x)
-    values = operation.forward.values(operation.forward.canonical(params, (x,)))
-    for name, usual in operation.of.beyond.items():
-        if values.pop(name) != usual:
-            return y
+    values = operation.asked_more(params, x)
+    if values is None:
+        return y
     return operation.counterpart.result(x, y, **values)  # type: ignore[union-attr,misc]
 
 

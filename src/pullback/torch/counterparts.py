@@ -15,13 +15,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
+from ..errors import InvalidProblemError
 from .positions import positions
 
 Dims = tuple[int, ...]
 
 _flip = torch.Tensor.flip
-_amax, _amin, _linalg_norm, _lerp = torch.amax, torch.amin, torch.linalg.vector_norm, torch.lerp
+_linalg_norm, _lerp = torch.linalg.vector_norm, torch.lerp
 _prod, _softmax_backward = torch.prod, torch._softmax_backward_data
 _log_softmax_backward = torch._log_softmax_backward_data
 
@@ -210,6 +212,24 @@ def _prod_over(x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     return x
 
 
+class _OfNothingError(InvalidProblemError, RuntimeError, IndexError):
+    """A maximum of nothing: a RuntimeError in torch, or an IndexError if dims were named."""
+
+
+def _extreme(name: str) -> Callable[..., Tensor]:
+    function = getattr(torch, name)
+
+    def run(x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
+        if not is_compiling() and len(dim) == x.dim() and x.numel() == 0:
+            raise _OfNothingError(
+                f"{name}(): expected at least one element, got shape {tuple(x.shape)}"
+            )
+        y: Tensor = function(x, dim, keepdim)
+        return y
+
+    return run
+
+
 def _norm2(x: Tensor, dim: Dims, keepdim: bool) -> Tensor:
     return _linalg_norm(x, 2, dim, keepdim)
 
@@ -264,8 +284,8 @@ COUNTERPARTS: dict[str, Counterpart] = {
     "logcumsumexp": _scan("logcumsumexp", rough_backward=True),
     "sum": _reduction(_plain("sum"), *_homes("sum"), dtype="keyword"),
     "mean": _reduction(_plain("mean"), *_homes("mean"), dtype="keyword"),
-    "max": _reduction(_amax, *_homes("amax"), name="amax", ties="split"),
-    "min": _reduction(_amin, *_homes("amin"), name="amin", ties="split"),
+    "max": _reduction(_extreme("amax"), *_homes("amax"), name="amax", ties="split"),
+    "min": _reduction(_extreme("amin"), *_homes("amin"), name="amin", ties="split"),
     "prod": _reduction(_prod_over, *_homes("prod"), dtype="keyword"),
     "norm2": _reduction(_norm2, "torch.linalg.vector_norm", dtype="keyword", routed=_routed_norm),
     "logsumexp": _reduction(

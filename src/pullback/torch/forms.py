@@ -32,7 +32,8 @@ Batch = tuple[Tensor, int | None]
 # What torch calls a parameter that every library has.
 NAMES = {"axis": "dim", "keepdims": "keepdim"}
 # Types of the outputs that do not have the op's element type.
-_DTYPES = {Type.BOOL: torch.bool, Type.INDEX: torch.int64, Type.STATE: torch.float64}
+DTYPES = {Type.BOOL: torch.bool, Type.INDEX: torch.int64, Type.STATE: torch.float64}
+_MOST_SPREADS = 512
 # Parameters of a backward that repeat what the forward's operands told.
 _TOLD = ("shape", "num_inputs")
 
@@ -149,6 +150,7 @@ class Form:
         self._row = roles.index(Role.ROW) if Role.ROW in roles else None
         cuts = [k for k, role in enumerate(roles) if role in (Role.IDS, Role.OFFSETS)]
         self.cut = cuts[0] if cuts else None
+        self._spreads: dict[tuple[Parameters, int], tuple[tuple[int, ...], tuple[int, ...]]] = {}
         records = [op.record(s) for s in self.selections()]
         self.scans = any(isinstance(r, ScanFormula) for r in records)
         self.reads_names = frozenset().union(*map(names_read, records))
@@ -165,6 +167,12 @@ class Form:
     def has_checks(self) -> bool:
         """Whether operands hold integers whose values are looked at before a run."""
         return any(o.type is Type.INDEX for o in self.reads)
+
+    @property
+    def counts_segments(self) -> bool:
+        """Whether there may be as many segments as the ids name."""
+        has_rows = any(o.role is Role.ROW for o in self.writes)
+        return "num_segments" in self.names and not self.by_offsets and not has_rows
 
     @property
     def is_segmented(self) -> bool:
@@ -290,7 +298,7 @@ class Form:
         """New tensors for the results."""
         lead, made = tensors[self.lead], []
         for o in self.writes:
-            dtype = _DTYPES.get(o.type, lead.dtype)
+            dtype = DTYPES.get(o.type, lead.dtype)
             if o.role is Role.ROW:
                 made.append(lead.new_empty(self.row_shape(params, tensors), dtype=dtype))
             elif self.like is None:
@@ -389,10 +397,17 @@ class Form:
 
     def spread(self, params: Parameters, dy: Tensor) -> Tensor:
         """``dy`` at every position of its row, as a view."""
-        shape = self.shape(params, (dy,))
-        if dy.dim() != len(shape):
-            for k in self.axes(params, len(shape)):
-                dy = dy.unsqueeze(k)
+        key = (params, dy.dim())
+        known = self._spreads.get(key)
+        if known is None:
+            shape = self.shape(params, (dy,))
+            missing = self.axes(params, len(shape)) if dy.dim() != len(shape) else ()
+            if len(self._spreads) >= _MOST_SPREADS:
+                self._spreads.clear()
+            known = self._spreads[key] = (missing, shape)
+        missing, shape = known
+        for k in missing:
+            dy = dy.unsqueeze(k)
         return dy.expand(shape)
 
     # Batches.

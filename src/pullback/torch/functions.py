@@ -18,6 +18,7 @@ from ..core.vocabulary import OutOfRange
 from . import arguments
 from .calls import into, run_given, with_more  # noqa: F401 - named by what is written here
 from .docstrings import docstring
+from .graphs import constant
 from .launches import PLAIN  # noqa: F401 - the same
 from .operations import Kind, Operation, kind_of
 from .signatures import NUMPYS, Argument, arguments_of
@@ -44,7 +45,7 @@ def cast(operation: Operation, x: Tensor, dtype: torch.dtype | None) -> Tensor:
     return x
 
 
-@torch.compiler.assume_constant_result
+@constant
 def autocast_dtype(kind: str, device: str, dtype: torch.dtype) -> torch.dtype:
     """The type of torch's own result under the autocast that is on."""
     key = (kind, device, dtype)

@@ -9,6 +9,9 @@ torch's for the new tensor.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from math import copysign
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,17 +20,22 @@ from torch._C._autograd import _profiler_enabled as profiling
 from torch._C._functorch import is_legacy_batchedtensor
 from torch._C._profiler import _RecordFunctionFast as Record
 
+from ..api.arrange import cut_into_rows, widened
 from ..api.plan import Runnable
-from ..core.declare import Role, Type
+from ..core.declare import Type
 from ..core.vocabulary import PlanPreference
+from ..cpu.builtin import builtin
 from ..cpu.launch import Launch
 from ..cpu.program import Program
+from ..cpu.segment_launch import SegmentLaunch
 from ..errors import UnsupportedError
 from ..memory.large_pages import LARGE
 from ..precision import forgets
 from ..threads import get_num_threads
 from .arrays import ELEMENTS
-from .forms import Form, Parameters, unpacked
+from .forms import DTYPES, Form, Parameters, unpacked
+from .looks import Fine, make_look
+from .written import make_run
 
 if TYPE_CHECKING:
     from .operations import Operation
@@ -43,26 +51,41 @@ class Prepared:
     ----------
     params, backward_params
         Parameters with dims counted from the front, of this call and of its backward.
-    shape
-        Shape of the one result; None where it is laid out like an operand.
+    made
+        Sizes and strides of every result.
     has_kernel
         False where there is nothing for a kernel to do.
+    by_function
+        Whether the functions of ``pullback`` are to run it: without elements, or where rows of
+        segments are no table.
+    fine
+        ``fine(addresses, tensors)`` of operands: whether their values are as they must be; None
+        where there is nothing to look at.
     run
         ``run(addresses, tensors)`` of operands and results.
     label
         What a profiler calls it.
-    misaligned
-        For each operand, the bits of an address that would make it one.
+    misaligned, low_bits
+        For each operand, the bits of an address that would make it one, and all of these.
+    native, address, again
+        ``native(address, *addresses)``, and ``again(*addresses)`` if that is not 0, do what ``run``
+        does; the address is 0 where they do not.
     """
 
     __slots__ = (
+        "address",
+        "again",
         "backward_params",
+        "by_function",
+        "fine",
         "has_kernel",
         "label",
+        "low_bits",
+        "made",
         "misaligned",
+        "native",
         "params",
         "run",
-        "shape",
         "threads",
     )
 
@@ -74,17 +97,24 @@ class Prepared:
         self.misaligned = [t.element_size() - 1 for t in tensors]
         self.threads = get_num_threads()
         self.has_kernel = False
-        self.shape: torch.Size | None = None
+        self.low_bits = max(self.misaligned)
+        self.address = 0
+        self.fine: Fine | None = None
+        self.by_function = False
 
     def set_program(
         self, program: Program, names: tuple[str, ...], results: Sequence[Tensor], label: str
     ):
         """Take over a program, the last operands of which are new results."""
+        self.made = tuple(v for t in results for v in (tuple(t.shape), t.stride()))
         sizes = [t.numel() * t.element_size() for t in results]
         new = dict(zip(names[-len(sizes) :], sizes, strict=True))
         program.mark_new({n: size for n, size in new.items() if size >= LARGE})
         self.has_kernel = True
         self.run, self.label = program.run, label
+        if program.is_prompt and not program.workspace:
+            self.address, self.again = program.address, program.run_again
+            self.native = builtin("run_program")
 
     def recorded(self, addresses: tuple[int, ...], tensors: tuple[Tensor, ...]) -> None:
         """:meth:`run` under its name in a profile."""
@@ -140,41 +170,24 @@ class Launcher:
         self._label = f"pullback::{form.op.name}"
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         forgets(self._prepared.clear)
-        writes = form.writes
-        self._makes_one = len(writes) == 1 and writes[0].type is Type.ELEMENT
-        self._lead, self._like = form.lead, form.like if form.like is not None else -1
         self._reals = [k for k, p in enumerate(form.parameters) if p.kind.usual == "float"]
         self._flexible = [
             o.name for o in (*form.reads, *form.writes) if o.type in (Type.INDEX, Type.STATE)
         ]
+        self._indices = [k for k, o in enumerate(form.reads) if o.type is Type.INDEX]
+        # Where the ids tell how many segments there are, which no key does.
+        self._counted = form.names.index("num_segments") if form.counts_segments else None
+        # ``run(params, *tensors)``: the result, and what was prepared for it.
+        self.run = make_run(form, self._prepared.get, self._run_long, self._counted)
 
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The result."""
         return self.run(params, *tensors)[0]
 
-    def run_one(self, params: Parameters, x: Tensor) -> tuple[Any, Prepared]:
-        """:meth:`run` for one operand and one result, which is most forwards."""
-        if self._reals:
-            return self.run(params, x)
-        try:
-            prepared = self._prepared.get((params, x.dtype, x.shape, x.stride()))
-        except RuntimeError:  # no strides
-            return self.run(params, x)
-        if prepared is not None and prepared.has_kernel and prepared.threads == get_num_threads():
-            try:
-                address = x.data_ptr()
-            except RuntimeError:
-                return self.run(params, x)
-            if address and not address & prepared.misaligned[0] and not x.is_neg():
-                shape = prepared.shape
-                y = torch.empty_like(x) if shape is None else x.new_empty(shape)
-                run = prepared.recorded if profiling() else prepared.run
-                run((address, y.data_ptr()), (x, y))
-                return y, prepared
-        return self.run(params, x)
-
-    def run(self, params: Parameters, *tensors: Tensor) -> tuple[Any, Prepared]:
-        """The result, and what was prepared for it."""
+    def _run_long(self, params: Parameters, *tensors: Tensor) -> tuple[Any, Prepared]:
+        """The same whatever is known of the call."""
+        if self._counted is not None and params[self._counted] is None:
+            params = self._form.canonical(params, tensors)
         try:
             layouts = [v for t in tensors for v in (t.dtype, t.shape, t.stride())]
         except RuntimeError:
@@ -182,8 +195,8 @@ class Launcher:
             raise
         key: tuple[Any, ...] = (params, *layouts)
         for k in self._reals:
-            if params[k] == 0:
-                key = (*key, str(params[k]))  # 0.0 equals -0.0, the results do not
+            if params[k] == 0 and copysign(1, params[k]) < 0:
+                key = (*key, k)  # 0.0 equals -0.0, the results do not
         prepared = self._prepared.get(key)
         if prepared is None or prepared.threads != get_num_threads():
             if any(map(is_legacy_batchedtensor, tensors)):
@@ -192,11 +205,17 @@ class Launcher:
             if tensors[self._form.lead].dtype in ELEMENTS:
                 # What is prepared has the strides of its key: a copy has others, and its own key.
                 usable = tuple(map(readable, tensors))
+                if self._indices:
+                    usable = tuple(
+                        widened(t) if k in self._indices else t for k, t in enumerate(usable)
+                    )
                 if any(u is not t for u, t in zip(usable, tensors, strict=True)):
                     return self.run(params, *usable)
             prepared = self._prepare(key, params, tensors)
         if not prepared.has_kernel:
             check_dense(tensors)
+            if prepared.by_function:
+                return self._by_function(prepared, tensors)
             return self._otherwise(prepared.params, *tensors), prepared
         addresses = []
         for t, misaligned in zip(tensors, prepared.misaligned, strict=True):
@@ -207,16 +226,14 @@ class Launcher:
             if not address or address & misaligned or t.is_neg():
                 return self.run(params, *map(readable, tensors))
             addresses.append(address)
+        if prepared.fine is not None and not prepared.fine(addresses, tensors):
+            return self._by_function(prepared, tensors)
         run = prepared.recorded if profiling() else prepared.run
-        if self._makes_one:
-            shape = prepared.shape
-            if shape is None:
-                result = torch.empty_like(tensors[self._like])
-            else:
-                result = tensors[self._lead].new_empty(shape)
-            run((*addresses, result.data_ptr()), (*tensors, result))
-            return result, prepared
-        results = self._form.empty(prepared.params, *tensors)
+        lead, made = tensors[self._form.lead], iter(prepared.made)
+        results = [
+            lead.new_empty_strided(size, strides, dtype=DTYPES.get(o.type, lead.dtype))
+            for o, size, strides in zip(self._form.writes, made, made, strict=True)
+        ]
         run((*addresses, *[t.data_ptr() for t in results]), (*tensors, *results))
         return unpacked(results), prepared
 
@@ -234,6 +251,14 @@ class Launcher:
             backward_params = self._operation.backward_parameters(params, tensors)
         return Prepared(params, backward_params, tensors)
 
+    def _by_function(self, prepared: Prepared, tensors: tuple[Tensor, ...]) -> tuple[Any, Prepared]:
+        """The long way, which says what is wrong with values and knows every shape."""
+        if any(map(is_legacy_batchedtensor, tensors)):
+            return self._run_dispatched(prepared.params, tensors)
+        with Record(self._label) if profiling() else nullcontext():
+            found = self._form.by_function(prepared.params, *map(readable, tensors))
+        return found, prepared
+
     def _prepare(
         self, key: tuple[Any, ...], params: Parameters, tensors: tuple[Tensor, ...]
     ) -> Prepared:
@@ -243,35 +268,38 @@ class Launcher:
         if not self._operation.is_for_torch(form, params, tensors):
             results = form.empty(params, *tensors)
             if all(t.numel() for t in (*tensors, *results)):
-                problem = form.problem(params, *tensors)
-                views = form.views(problem, *tensors, *results)
-                Runnable(problem, PlanPreference()).check(views)
-                strides = {n: v.strides for n, v in views.items()}
-                dtypes = {n: views[n].dtype for n in self._flexible}
-                launch = Launch(problem, strides, prepared.threads, dtypes)
-                prepared.set_program(launch.program, self._names, results, self._label)
-                if form.like is None or form.writes[0].role is Role.ROW:
-                    prepared.shape = results[0].shape
+                self._give_kernel(prepared, tensors, results)
+            prepared.by_function = form.has_checks and not prepared.has_kernel
         if len(self._prepared) >= _MOST_LAUNCHES:
             self._prepared.clear()
         self._prepared[key] = prepared
         return prepared
 
-
-class ByFunction(Launcher):
-    """One direction of an operation through the functions of ``pullback``, which cut rows."""
-
-    def run(self, params: Parameters, *tensors: Tensor) -> tuple[Any, Prepared]:
-        """The result, and what was found out about the call."""
-        if any(map(is_legacy_batchedtensor, tensors)):
-            return self._run_dispatched(params, tensors)
-        check_dense(tensors)
-        described = self._describe(params, tensors)
-        params = described.params
-        if self._operation.is_for_torch(self._form, params, tensors):
-            return self._otherwise(params, *tensors), described
-        usable = list(map(readable, tensors))
-        if profiling():
-            with Record(self._label):
-                return self._form.by_function(params, *usable), described
-        return self._form.by_function(params, *usable), described
+    def _give_kernel(
+        self, prepared: Prepared, tensors: Sequence[Tensor], results: Sequence[Tensor]
+    ) -> None:
+        form, threads = self._form, prepared.threads
+        problem = form.problem(prepared.params, *tensors)
+        views = form.views(problem, *tensors, *results)
+        if problem.is_segmented:
+            tables = cut_into_rows(form.op, views)
+            if len(tables) != 1:
+                return
+            (views,) = tables
+            width = views[form.reads[form.lead].name].shape[1]
+            problem = replace(problem, shape=(problem.shape[0], width))
+        fine: Fine | None = None
+        if form.has_checks:
+            fine = make_look(problem, views, threads)
+            if fine is None:
+                return
+        Runnable(problem, PlanPreference()).check(views)
+        strides = {n: v.strides for n, v in views.items()}
+        dtypes = {n: views[n].dtype for n in self._flexible}
+        launch: Launch | SegmentLaunch
+        if problem.is_segmented:
+            launch = SegmentLaunch(problem, strides, dtypes, threads)
+        else:
+            launch = Launch(problem, strides, threads, dtypes)
+        prepared.set_program(launch.program, self._names, results, self._label)
+        prepared.fine = fine

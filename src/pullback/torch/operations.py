@@ -48,11 +48,14 @@ from .arrays import ELEMENTS
 from .autograd import backward_rules, forward_rules, make_composable, make_direct, make_whole
 from .counterparts import COUNTERPARTS
 from .forms import Form, Parameters, as_tuple, unpacked
-from .launches import PLAIN, ByFunction, Launcher, check_dense
+from .graphs import are_whole, constant, whole
+from .launches import PLAIN, Launcher, check_dense
 from .library import define
 from .paths import Path, backward_form
 from .shards import give_rules, is_sharded
+from .written import make_call
 
+_MOST_KNOWN = 512
 _WITHOUT_MEMORY = (FakeTensor, FunctionalTensor)
 
 Names = tuple[str, ...]
@@ -160,7 +163,7 @@ def make_operation(kind: str, edition: int, given: Names, asked: Names) -> Opera
         return of.operations[given, asked]
 
 
-@torch.compiler.assume_constant_result
+@constant
 def attribute_of(kind: str, edition: int, given: Names, asked: Names) -> str:
     """The attribute of a kind that holds an operation.
 
@@ -210,27 +213,27 @@ class Operation:
         }
         self.numbers = tuple(numbers.values()) if self.backward is not None else ()
         # Numbers that the backward gives no gradient for: the formula in torch's ops does.
+        self._known_more: dict[tuple[Parameters, int], dict[str, Any] | None] = {}
         self.untold = [k for n, k in numbers.items() if n not in pair.gradients and self.backward]
         self.path = Path(pair, self.forward, self.backward)
         self.is_unary = self.path.is_unary
         overload = "_".join((*(n for n in given if n not in of.usual), *asked))
         suffix = f"_{of.edition}" if of.edition else ""
         self.overload = f"{suffix}.{overload}" if overload else suffix
-        launcher = ByFunction if self.forward.has_checks else Launcher
-        self.launch = launcher(self, self.forward, self.reference_of, self._dispatched)
+        self.launch = Launcher(self, self.forward, self.reference_of, self._dispatched)
         self.launch_backward = self.launch
         if self.backward is not None:
-            self.launch_backward = launcher(
+            self.launch_backward = Launcher(
                 self, self.backward, self._without_kernel, self._dispatched_backward
             )
             self.ComposableBackward = make_composable(self, self.backward, backward_rules(self))
             # Past Python's Function.apply, which asks again what __call__ has asked (4 µs).
-            self._direct: Any = super(Function, make_direct(self)).apply  # type: ignore[misc]
+            self._direct: Any = super(Function, make_direct(self, PLAIN)).apply  # type: ignore[misc]
             self._whole: Any = make_whole(self).apply
+        is_simple = self.backward is not None and not self.untold
+        self._call = make_call(self, PLAIN, self._direct) if is_simple else self.long_call
         # A formula is not for Dynamo to read: it is run when the graph is differentiated.
-        self._in_graph = torch.compiler.allow_in_graph(
-            lambda *arguments: self.reference(*arguments)
-        )
+        self._in_graph = whole(lambda *arguments: self.reference(*arguments))
         self.Composable = make_composable(self, self.forward, forward_rules(self))
         self._registered, registered_backward = define(self)
         self._registered_backward: Any = registered_backward
@@ -251,6 +254,10 @@ class Operation:
 
     def __call__(self, params: Parameters, *tensors: Tensor) -> Any:
         """The forward."""
+        return (self.long_call if is_compiling() else self._call)(params, *tensors)
+
+    def long_call(self, params: Parameters, *tensors: Tensor) -> Any:
+        """The same wherever it stands."""
         if self.backward is None:
             tensors = tuple(t.detach() for t in tensors)
         if self.untold and self._asks_for_more(tensors):
@@ -285,10 +292,31 @@ class Operation:
             or is_tracing()
             or (x.requires_grad and is_functorch_wrapped_tensor(x))
         ):
-            return self(params, x)
+            return self.long_call(params, x)
         if x.requires_grad and torch.is_grad_enabled() and x.dtype in ELEMENTS:
             return self._direct(params, x)
-        return self.launch.run_one(params, x)[0]
+        return self.launch.run(params, x)[0]
+
+    def asked_more(self, params: Parameters, x: Tensor) -> dict[str, Any] | None:
+        """What torch's function with more results is called with; None where it has no such call.
+
+        The number of dimensions of ``x`` tells all that parameters do not.
+        """
+        if is_compiling():
+            return self._more(params, x)
+        key = (params, x.dim())
+        if key not in self._known_more:
+            if len(self._known_more) >= _MOST_KNOWN:
+                self._known_more.clear()
+            self._known_more[key] = self._more(params, x)
+        return self._known_more[key]
+
+    def _more(self, params: Parameters, x: Tensor) -> dict[str, Any] | None:
+        values = self.forward.values(self.forward.canonical(params, (x,)))
+        for name, usual in self.of.beyond.items():
+            if values.pop(name) != usual:
+                return None
+        return values
 
     def _asks_for_more(self, tensors: Sequence[Tensor]) -> bool:
         """Whether a gradient is wanted, or may be, that the backward does not give."""
@@ -299,6 +327,7 @@ class Operation:
     def _by_formula(self, params: Parameters, tensors: tuple[Tensor, ...]) -> Any:
         """The forward with the derivative of the formula, by all numbers."""
         if is_compiling():
+            are_whole()
             return self._in_graph(*tensors, *params)
         if (
             forward_ad._current_level >= 0
@@ -319,6 +348,7 @@ class Operation:
                 give_rules(self)
                 return self._registered.chosen(params)(*tensors, *params)
             is_served = self._is_served(self.forward, params)
+            are_whole()
             return (self.reference if is_served else self._in_graph)(*tensors, *params)
         self._refuse_tracing()
         if forward_ad._current_level >= 0 or _functionalizes():

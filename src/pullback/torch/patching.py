@@ -16,8 +16,12 @@ from torch.jit._builtins import _get_builtin_table as script_names
 
 from .arrays import ELEMENTS
 from .counterparts import COUNTERPARTS, Counterpart
+from .functional import cross_entropy
 from .functions import make_function
 from .launches import PLAIN, is_dense
+
+# Functions that are more than a kind of the catalog, by torch's home for them.
+_COMPOSED: dict[str, Callable[..., Any]] = {"torch.nn.functional.cross_entropy": cross_entropy}
 
 _lock = threading.RLock()
 _depth = 0
@@ -56,6 +60,17 @@ def _routed(
     return routed
 
 
+def _composed(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with torch's own arguments, which leaves to torch what it does not serve."""
+
+    @functools.wraps(original)
+    def routed(*args: Any, **kwargs: Any) -> Any:
+        serves = bool(args) and _is_served(args[0]) and (is_compiling() or not is_tracing())
+        return (function if serves else original)(*args, **kwargs)
+
+    return routed
+
+
 def _owner(home: str) -> tuple[Any, str]:
     """The module or class that holds a function, and the name it has there."""
     path, name = home.rsplit(".", 1)
@@ -75,10 +90,18 @@ def _install() -> None:
             original = getattr(owner, name)
             assert function is not None
             ours = _routed(original, function, counterpart)
-            _originals.append((owner, name, name in vars(owner), original, ours))
-            setattr(owner, name, ours)
+            _replace(owner, name, original, ours)
             if id(original) in names:
                 names[id(ours)] = names[id(original)]
+    for home, function in _COMPOSED.items():
+        owner, name = _owner(home)
+        original = getattr(owner, name)
+        _replace(owner, name, original, _composed(original, function))
+
+
+def _replace(owner: Any, name: str, original: Any, ours: Any) -> None:
+    _originals.append((owner, name, name in vars(owner), original, ours))
+    setattr(owner, name, ours)
 
 
 def _uninstall() -> None:

@@ -6,7 +6,9 @@ the running extreme changes there. The index of a position is that of the last h
 
 from __future__ import annotations
 
-from array import array
+import math
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from torch.compiler import is_compiling
 
 from ..threads import get_num_threads
 from .arrays import ELEMENTS
+from .launches import readable
 from .shard_positions import positions_of_shards
 from .shards import is_sharded
 
@@ -46,7 +49,7 @@ def positions(x: Tensor, y: Tensor, dim: int, reverse: bool, ties: str) -> Tenso
         or x.dtype not in ELEMENTS
     ):
         return _composed(x, y, dim, reverse, ties)
-    return _by_kernel(x.detach(), y.detach(), dim, reverse, ties)
+    return _by_kernel(x, y, dim, reverse, ties)
 
 
 def _same(a: Tensor, b: Tensor) -> Tensor:
@@ -74,37 +77,36 @@ def _composed(x: Tensor, y: Tensor, dim: int, reverse: bool, ties: str) -> Tenso
 
 def _by_kernel(x: Tensor, y: Tensor, dim: int, reverse: bool, ties: str) -> Tensor:
     """One pass over contiguous memory, rows or tiles of columns shared by the threads."""
-    from ..cpu.pool import run
-    from .positions_kernel import TILE, kernel_address
-
-    last = ties == "last"
-    x, y = (x.contiguous() if last else x), y.contiguous()
-    result = torch.empty(x.shape, dtype=torch.int64, device="cpu")  # whatever the default is
-    n = x.shape[dim]
-    width = 1
-    for size in x.shape[dim + 1 :]:
-        width *= size
-    tiles = -(-width // TILE)
-    start, step = (n - 1, -1) if reverse else (0, 1)
-    block = array(
-        "q",
-        (
-            (x if last else y).data_ptr(),
-            # Compared with: the running extreme here, or at the position before.
-            y.data_ptr() - (0 if last else step * width * y.element_size()),
-            result.data_ptr(),
-            n,
-            width,
-            tiles,
-            start,
-            step,
-            last,
-            _INFINITY[x.dtype],
-        ),
-    )
-    units = x.numel() // (n * width) * tiles
-    traffic = x.numel() * (8 + (1 + last) * x.element_size())
-    address = block.buffer_info()[0]
-    kernel, owners = kernel_address(8 * x.element_size()), (block, x, y, result)
-    run(kernel, address, units, traffic, get_num_threads(), owners)
+    last, shape = ties == "last", tuple(y.shape)
+    y = y if y.is_contiguous() else y.detach().contiguous()
+    if last:
+        x = readable(x if x.is_contiguous() else x.detach().contiguous())
+    run, strides = _run_for(y.dtype, shape, dim, reverse, last, get_num_threads())
+    result = y.new_empty_strided(shape, strides, dtype=torch.int64)
+    run(((x if last else y).data_ptr(), y.data_ptr(), result.data_ptr()), (x, y, result))
     return result
+
+
+@lru_cache(maxsize=512)
+def _run_for(
+    dtype: torch.dtype, shape: tuple[int, ...], dim: int, reverse: bool, last: bool, threads: int
+) -> tuple[Callable[..., None], tuple[int, ...]]:
+    """``run(addresses, owners)`` of what is looked at, the running extreme, and the indices.
+
+    And the strides of these, which lie in memory as the others do.
+    """
+    from ..cpu.program import Patch, Phase, Program
+    from .positions_kernel import TILE, kernel_of
+
+    n, width, size = shape[dim], math.prod(shape[dim + 1 :]), dtype.itemsize
+    strides = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+    tiles, numel = -(-width // TILE), math.prod(shape)
+    start, step = (n - 1, -1) if reverse else (0, 1)
+    # Compared with: the running extreme here, or at the position before.
+    before = 0 if last else -step * width * size
+    patches = [Patch(0, "held"), Patch(1, "running", before), Patch(2, "indices")]
+    template = [0, 0, 0, n, width, tiles, start, step, int(last), _INFINITY[dtype]]
+    units, traffic = numel // (n * width) * tiles, numel * (8 + (1 + last) * size)
+    phase = Phase(partial(kernel_of, 8 * size), units, traffic)
+    operands = ("held", "running", "indices")
+    return Program(template, patches, [phase], operands, 0, threads).run, strides

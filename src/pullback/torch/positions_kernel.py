@@ -11,7 +11,7 @@ from llvmlite import ir
 from ..cpu.codegen.functions import emitter
 from ..cpu.codegen.lanes import I64
 from ..cpu.codegen.memory import set_word, word
-from ..cpu.compile import code_digest, compile_kernel
+from ..cpu.compile import Kernel, code_digest, compile_kernel
 from ..formulas.record import RowFormula
 
 TILE = 512  # columns of a unit: a row of indices stays in the first cache
@@ -70,12 +70,7 @@ def _make(bits: int) -> Callable[..., None]:
 
 
 @cache
-def _kernel(bits: int) -> Any:
+def kernel_of(bits: int) -> Kernel:
+    """The kernel for elements of so many bits."""
     name = f"positions-{bits}-{code_digest((_make,))}"
     return compile_kernel(name, RowFormula(), lambda: _make(bits))
-
-
-def kernel_address(bits: int) -> int:
-    """Address of the kernel for elements of so many bits."""
-    address: int = _kernel(bits).address
-    return address

@@ -36,6 +36,7 @@ from .exchange import (
     sent_from,
 )
 from .forms import Form, Parameters, as_tuple, unpacked
+from .graphs import constant
 
 if TYPE_CHECKING:
     from .operations import Operation
@@ -64,7 +65,7 @@ def replicated(t: Tensor, like: Any) -> Any:
     return DTensor.from_local(t, mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def give_rules(operation: Operation) -> bool:
     """Make the ops of an operation known to DTensor, once somebody has imported that."""
     module = sys.modules.get(_TENSOR)
