@@ -7,6 +7,7 @@ has a case that it must leave to the long way.
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -110,6 +111,46 @@ def test_extremes_of_columns(name):
     for data in (x, zeros, turned, nan):
         for signed in (data, -data):
             assert_same_bits(function(signed, 0), function(strided(signed), 0))
+
+
+@pytest.mark.parametrize("ties", ["split", "all"])
+@pytest.mark.parametrize("dtype", ["f4", "f2", "bfloat16", "f8"])
+@pytest.mark.parametrize("shape", [(75, 40), (4111, 24), (3, 16)])
+def test_gradients_of_extremes_of_columns(shape, dtype, ties):
+    rng = np.random.default_rng(4)
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    # Ties, zeros of both signs, a NaN, infinities.
+    x = rng.integers(-2, 3, shape).astype("f8")
+    x[:, 1] = -np.abs(x[:, 1]) * 0.0
+    x[2, 3], x[:2, 18 % shape[1]] = np.nan, np.inf
+    # Shares that float32, or float16, does not hold, and some that it does.
+    dy = rng.standard_normal(shape[1])
+    dy[4:14] = 0.0, -0.0, np.inf, np.nan, 2.0**-110, -(2.0**-149), 2.0**125, 3e38, 65504.0, 6e-8
+    with np.errstate(over="ignore", under="ignore"):
+        x, dy = x.astype(dtype), dy.astype(dtype)
+    y = x.astype("f8").max(0).astype(dtype)
+    found = pb.max_backward(dy, x=x, y=y, axis=0, ties=ties)
+    apart = pb.max_backward(dy, x=strided(x), y=y, axis=0, ties=ties)
+    rows = pb.max_backward(dy, x=np.ascontiguousarray(x.T), y=y, axis=1, ties=ties)
+    assert_same_bits(found, apart)
+    assert_same_bits(found, np.ascontiguousarray(rows.T))
+    holds = (x == y) | (np.isnan(x) & np.isnan(y))
+    assert (found.view(f"u{dtype.itemsize}")[~holds] == 0).all()
+    if ties == "all":
+        assert_same_bits(found, np.where(holds, dy, dtype.type(0)))
+
+
+@pytest.mark.parametrize("shape", [(256, 600), (700, 40), (1024, 200)])
+@pytest.mark.parametrize("dtype", ["f4", "bfloat16"])
+def test_softmax_of_columns_that_are_kept_and_not(shape, dtype):
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    x = np.random.default_rng(5).standard_normal(shape)
+    x[3, 7], x[:, 20], x[5, 33] = 200.0, -np.inf, np.nan
+    x[::2, 38] = -300.0
+    x = x.astype(dtype)
+    found = pb.softmax(x, 0)
+    assert_same_bits(found, pb.softmax(strided(x), 0))
+    assert_same_bits(found, np.ascontiguousarray(pb.softmax(np.ascontiguousarray(x.T), 1).T))
 
 
 @pytest.mark.parametrize("exclusive", [False, True])

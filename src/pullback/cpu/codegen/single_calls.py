@@ -7,7 +7,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 from llvmlite import ir
 
@@ -15,7 +15,7 @@ from ...formulas.bind import primitives_of
 from ...formulas.record import Monoid, RowFormula, parameters, repeats
 from ..words import CONSTANT_NAMES
 from .lanes import LANES, as_tuple, doubles, scratch_builder
-from .singles import FLOAT, NotInSingles, Trace, in_singles
+from .singles import FLOAT, NotInSingles, Trace, in_singles, inverse_of
 
 EIGHT_FLOATS = ir.VectorType(FLOAT, LANES)
 
@@ -25,7 +25,10 @@ class SingleCall:
 
     ``emit(builder, count, const, full, row, known)`` takes lists of what gives a ``Single`` for a
     ``Trace``, and gives the results as vectors of float32, and the lanes that are doubtful.
+    ``divisors`` are the known values, by place, that something is divided by.
     """
+
+    divisors: frozenset[int] = frozenset()
 
     def __init__(self, function: Callable, full, row, known):
         self._function, self._wanted = in_singles(function), parameters(function)
@@ -66,17 +69,31 @@ def single_call(function: Callable, full, row, known) -> SingleCall | None:
     if not {*full} & {*parameters(function)}:
         return None
     one, zero = doubles(1.0), ir.Constant(EIGHT_FLOATS, None)
-    const, numbers = [one] * len(CONSTANT_NAMES), [one] * len(known)
+    const, divisors = [one] * len(CONSTANT_NAMES), set[int]()
     rows, fulls = [one] * len(row), [zero] * len(full)
+    numbers = [partial(_noted, k=k, divisors=divisors) for k in range(len(known))]
     try:
         call = SingleCall(function, full, row, known)
         call.emit(
             scratch_builder(), LANES, row_numbers(const, 1), elements(fulls), row_elements(rows, 1),
-            row_numbers(numbers, 1),
+            numbers,
         )  # fmt: skip
     except NotInSingles:
         return None
+    call.divisors = frozenset(divisors)
     return call
+
+
+def _noted(trace: Trace, k: int, divisors: set[int]):
+    """A number of a row that notes whether something is divided by it."""
+    made = trace.of_doubles([doubles(1.0)])
+
+    def inverse():
+        divisors.add(k)
+        return inverse_of(made)
+
+    made.inverse = inverse
+    return made
 
 
 def lift_call(formula: RowFormula, monoid: Monoid, full, row, known) -> SingleCall | None:

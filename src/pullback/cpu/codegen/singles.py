@@ -18,7 +18,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ...formulas.bind import Binder
-from .lanes import I1, I32, Comparable, compared
+from .lanes import DOUBLE, I1, I32, Comparable, compared
 
 FLOAT = ir.FloatType()
 
@@ -53,11 +53,15 @@ class NotInSingles(TypeError):
 
 
 class Trace:
-    """The lanes of one evaluation: how many, and in which of them float32 may not do."""
+    """The lanes of one evaluation: how many, and in which of them float32 may not do.
 
-    def __init__(self, builder, count: int):
+    Conditions, which round nothing, may be traced on lanes of float64 as well.
+    """
+
+    def __init__(self, builder, count: int, lane: ir.Type = FLOAT):
         self.builder, self.count = builder, count
-        self.kind = ir.VectorType(FLOAT, count)
+        self.kind = ir.VectorType(lane, count)
+        self._suffix = f"v{count}f{64 if lane is DOUBLE else 32}"
         self.doubtful = ir.VectorType(I1, count)([0] * count)
 
     def doubt(self, mask) -> None:
@@ -70,7 +74,7 @@ class Trace:
         return Single(self, v, low, exact)
 
     def call(self, name: str, *args):
-        name = f"{name}.v{self.count}f32"
+        name = f"{name}.{self._suffix}"
         module = self.builder.module
         function = module.globals.get(name)
         if function is None:
@@ -162,10 +166,14 @@ class Single(Comparable):
     """A number per lane: ``v``, with ``low`` beside it where that is not all.
 
     ``exact`` unless it has been rounded; ``parts`` are what a rounded sum is one of, ``factors``
-    what a product is one of. ``finite`` where every lane is, or doubtful already.
+    what a product is one of. ``finite`` where every lane is, or doubtful already. What is 1 where a
+    condition holds, and 0 elsewhere, has it as its ``truth``; what is ``chosen`` is a number where
+    a condition holds, and 0 elsewhere. ``inverse()``, of a number that knows it, gives 1 over it.
     """
 
-    __slots__ = ("exact", "factors", "finite", "low", "parts", "trace", "v")
+    __slots__ = (
+        "chosen", "exact", "factors", "finite", "inverse", "low", "parts", "trace", "truth", "v"
+    )  # fmt: skip
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, trace: Trace, v, low=None, exact: bool = True):
@@ -173,6 +181,9 @@ class Single(Comparable):
         self.parts: tuple | None = None
         self.factors: tuple | None = None
         self.finite = False
+        self.truth: Condition | None = None
+        self.chosen: tuple[Condition, Single] | None = None
+        self.inverse: Callable[[], Single] | None = None
 
     def whole(self):
         return self.v if self.low is None else self.trace.builder.fadd(self.v, self.low)
@@ -279,12 +290,19 @@ def _quotient(a: Single, b: Single) -> Single:
         made = a.trace.single(a.trace.builder.fdiv(a.whole(), b.v), exact=False)
         made.factors = (a.v, b.v)
         return made
-    # 1/(h + l) as two numbers: the second corrects what the first leaves of 1, and what l takes.
-    trace, builder = a.trace, a.trace.builder
+    return _product(a, b.inverse() if b.inverse else inverse_of(b))
+
+
+def inverse_of(b: Single) -> Single:
+    """1/(h + l) as two numbers.
+
+    The second corrects what the first leaves of 1, and what l takes.
+    """
+    trace, builder = b.trace, b.trace.builder
     inverse = builder.fdiv(trace.number(1.0), b.v)
     left = trace.fma(builder.fneg(inverse), b.v, trace.number(1.0))
     left = trace.fma(builder.fneg(inverse), b.low, left)
-    return _product(a, trace.single(inverse, builder.fmul(left, inverse)))
+    return trace.single(inverse, builder.fmul(left, inverse))
 
 
 def where(condition, a, b):
@@ -298,7 +316,14 @@ def where(condition, a, b):
     if one.low is not None or other.low is not None:
         lows = [trace.number(0.0) if s.low is None else s.low for s in (one, other)]
         low = builder.select(condition.v, *lows)
-    return Single(trace, v, low, one.exact and other.exact)
+    made = Single(trace, v, low, one.exact and other.exact)
+    if not isinstance(b, Single) and b == 0.0:
+        if isinstance(a, Single):
+            made.chosen = (condition, a)
+            made.truth = None if a.truth is None else condition & a.truth
+        elif a == 1.0:
+            made.truth = condition
+    return made
 
 
 def isnan(v):

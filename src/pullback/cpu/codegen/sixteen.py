@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from llvmlite import ir
 
@@ -21,7 +22,7 @@ from .lanes import DOUBLES, I32, I64, LANES, Lanes, doubles, expected, scratch_b
 from .operands import Operands
 from .registers import any_piece, registers
 from .single_calls import EIGHT_FLOATS, SingleCall, elements, row_elements, row_numbers
-from .singles import FLOAT, Trace
+from .singles import FLOAT, Trace, inverse_of
 from .storage import Edge, from_float, to_float
 
 SIXTEEN = 2 * LANES
@@ -193,10 +194,17 @@ class Boxed:
 
     Three addresses: row operands and known values as float64, ``pitch`` bytes from one to the next,
     and both of them as float32, the second half of a known value half a pitch behind the first.
+    Behind these lies 1 over the known values that elements are divided by, likewise: a division
+    for every element was a third of what a softmax takes to write.
     """
 
     def __init__(self, row: int, known: int, pitch: int):
         self._row, self._known, self._pitch = row, known, pitch
+        self._divisors: list[int] = []
+
+    def divide_by(self, divisors: frozenset[int]) -> None:
+        """Have ``split`` keep 1 over these known values."""
+        self._divisors = sorted({*self._divisors, *divisors})
 
     @staticmethod
     def _floats(builder, address, offset: int, count: int):
@@ -213,15 +221,26 @@ class Boxed:
         def element(trace, k):
             return trace.single(self._floats(builder, split, k * pitch, count))
 
-        def number(trace, k):
-            at = (self._row + k) * pitch
+        def both(trace, place):
+            at = (self._row + place) * pitch
             parts = [self._floats(builder, split, at + half, count) for half in (0, pitch // 2)]
             return trace.single(*parts)
+
+        def number(trace, k):
+            made = both(trace, k)
+            if k in self._divisors:
+                place = self._known + self._divisors.index(k)
+                made.inverse = partial(both, trace, place)
+            return made
 
         row = [lambda trace, k=k: element(trace, k) for k in range(self._row)]
         return row, [lambda trace, k=k: number(trace, k) for k in range(self._known)]
 
-    def _doubles(self, builder, args) -> tuple[list, list]:
+    def stored_at(self) -> int:
+        """Where, behind the numbers as float32, there is room for one that is stored."""
+        return (self._row + 2 * self._known) * self._pitch
+
+    def doubles(self, builder, args) -> tuple[list, list]:
         found: list[list] = []
         for address, count in zip(args, (max(1, self._row), self._known), strict=False):
             found.append([])
@@ -237,14 +256,12 @@ class Boxed:
 
         @emitter
         def split(builder, row_at, known_at, split_at):
-            row, known = self._doubles(builder, (row_at, known_at))
+            row, known = self.doubles(builder, (row_at, known_at))
             trace = Trace(builder, LANES)
-            for k, v in enumerate([*row[: self._row], *known]):
-                if k < self._row:
-                    parts = [trace.of_elements([v]).v]
-                else:
-                    number = trace.of_doubles([v])
-                    parts = [number.v, number.low]
+            numbers = [trace.of_doubles([v]) for v in known]
+            numbers += [inverse_of(numbers[k]) for k in self._divisors]
+            singles = [[trace.of_elements([v]).v] for v in row[: self._row]]
+            for k, parts in enumerate([*singles, *([n.v, n.low] for n in numbers)]):
                 for half, part in enumerate(parts):
                     offset = k * self._pitch + half * self._pitch // 2
                     at = builder.add(split_at, I64(offset))
@@ -293,6 +310,7 @@ def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = Fal
         return sure
 
     if isinstance(rows, Boxed):
+        rows.divide_by(call.divisors)
 
         @emitter
         def apply_columns(builder, addresses, index, const, numbers, streamed, kept):

@@ -17,6 +17,7 @@ from typing import Any
 from ...formulas.record import RowFormula
 from ..codegen.block import least
 from ..codegen.column_extremes import extremes_of_rows, has_zero, negative_zeros
+from ..codegen.column_tallies import is_tally, tally_lane
 from ..codegen.extremes import is_extreme
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
@@ -24,20 +25,19 @@ from ..codegen.memory import word
 from ..codegen.neighbours import fetch_across, neighbours_of
 from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
+from ..codegen.singles import FLOAT
 from ..codegen.sixteen import Boxed, forget
 from ..codegen.vectors import counting, no_vectors, stack, state_emitters
-from ..words import BLOCKS, COLUMNS, EXTENT, KEPT, TILE, TILES
+from ..words import BLOCKS, COLUMNS, EXTENT, FAR, KEPT, TILE, TILES
 from .rows import BLOCK, strange_rows
 from .tile import PITCH, keeps_columns, kept_at, kept_pitch, row_emitters
 from .tile_finish import make_tile_finish
+from .tile_tallies import make_tallies
 
 PAGE = 4096
 # Rows folded at a time, over all operands, so that an accumulator is loaded and stored once for
 # several rows of its lane. A lane's rows are walked side by side: twice as many took a fifth more.
 STREAMS = 32
-# Bytes of a tile up to which rows below need not be asked for: they are near, and asking took a
-# quarter more of a sum of 64x1024 float32.
-NEAR = 1 << 20
 
 
 def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, known_size: int):
@@ -73,7 +73,6 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     combine_next = fold.combine_next
     all_rows, every_stride = tuple(range(0, rows, LANES)), tuple(range(0, rows, stride))
     brief_rows, unrolls = all_rows[: fold.briefly], brief is None or rows % stride == 0
-    item = sum(operands.edges[o].item for o in operands.full_at)
 
     @inlined
     def join_four(at):
@@ -230,7 +229,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             fold_rows(tile, 0, width, first, last, asks, first == start)
         return 0
 
-    fold_block = fold_in_order
+    fold_block, counts_singles = fold_in_order, False
     if is_extreme(bound.monoid, operands):
         fold_extremes, order_shows = _make_extremes(bound, operands, rows)
 
@@ -246,12 +245,27 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             return pairs
 
         fold_block = fold_in_any_order
+    elif is_tally(bound.monoid, operands):
+        fold_tallies, end_tallies = make_tallies(bound.monoid, operands)
+        counts_singles = tally_lane(bound.monoid, operands) is FLOAT
+
+        @inner
+        def fold_as_integers(tile, width, start, stop, asks):
+            pairs = width // (2 * LANES) * (2 * LANES)
+            for first in range(start, stop, rows):
+                last = least(first + rows, stop)
+                fold_tallies(tile, pairs, first, last, first == start, rows * asks)
+                fold_rows(tile, pairs, width, first, last, asks, first == start)
+            end_tallies(tile, pairs)
+            return pairs
+
+        fold_block = fold_as_integers
 
     @inner
     def fold_tile(tile, width):
         p, const, _, _, _, _, (row_box, known_box, lanes_box, total_box, _) = tile
         extent = word(p, EXTENT)
-        if lift_pair is not None:
+        if lift_pair is not None or counts_singles:
             split_box = tile[6][4]
             for c in range(0, width, LANES):
                 split(row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
@@ -262,7 +276,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             start, stop = b * BLOCK, least((b + 1) * BLOCK, extent)
             lanes = least(LANES, stop - start)
             # A product keeps the CPU busy: asking for rows took a quarter more of it at any size.
-            asks = brief is None and (stop - start) * width * item > NEAR
+            asks = brief is None and word(p, FAR) != 0
             joined = fold_block(tile, width, start, stop, asks)
             for c in range(0, joined, LANES):
                 total = read(total_box + 8 * c, PITCH)
@@ -403,7 +417,7 @@ def make_columns_kernel(formula: RowFormula, element: str, operands: Operands):
     begin_tile = make_tile_rows(operands)
     rows_size, known_size = max(1, len(operands.row)) * PITCH, values * PITCH
     lanes_size, total_size = largest * LANES * PITCH, largest * PITCH
-    split_size = rows_size + known_size if operands.singles else 0
+    split_size = rows_size + 2 * known_size + PITCH
     kept_size = 4 * KEPT if keeps_columns(formula, operands) else 0
     sizes = (kept_size, rows_size, known_size, lanes_size, total_size, split_size, PAGE)
     all_boxes = stack(sum(sizes) // 8)

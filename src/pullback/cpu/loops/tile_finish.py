@@ -7,6 +7,7 @@ from typing import Any
 from ...formulas.record import RowFormula, parameters
 from ..codegen.bind import per_row
 from ..codegen.block import is_streamed, least
+from ..codegen.column_choices import choice_of
 from ..codegen.elementary import primitives_for
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
@@ -109,6 +110,17 @@ def make_tile_finish(formula: RowFormula, element: str, operands: Operands, know
         earlier = known[: -len(formula.passes[-1].names)]
         lifted = apply_sixteen(lifted_call(formula, operands, earlier), operands, boxed, True)
 
+    choice = choice_of(formula.apply, operands, known, boxed) if sixteen else None
+    prepare_choice: Any = choice.prepare() if choice else None
+    put_chosen: Any = choice.apply() if choice else None
+
+    @inlined
+    def apply_choice(tile, at, c, i, streamed):
+        _, _, _, _, _, left, (row_box, known_box, _, _, split_box) = tile
+        numbers = (row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
+        put_chosen(at, left + c, numbers, split_box + item * c, streamed)
+        return True
+
     @inlined
     def apply_singles(tile, at, c, i, streamed):
         _, const, _, _, _, left, (row_box, known_box, _, _, split_box) = tile
@@ -122,6 +134,8 @@ def make_tile_finish(formula: RowFormula, element: str, operands: Operands, know
         return lifted(at, left + c, const, numbers, False, kept_at(tile, i, pitch, c))
 
     apply_group = apply_singles if sixteen else apply_pair if pairs else apply_whole
+    if choice:
+        apply_group = apply_choice
 
     @inlined
     def apply_next(tile, at, c, i, streamed, pitch):
@@ -148,6 +162,8 @@ def make_tile_finish(formula: RowFormula, element: str, operands: Operands, know
             row_box, known_box, _, _, split_box = tile[6]
             for c in range(0, width, LANES):
                 split(row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
+                if prepare_choice is not None:
+                    prepare_choice(row_box, known_box, split_box, c)
         pitch = kept_pitch(p, width // group * group)
         for i in range(word(p, EXTENT)):
             at = places(addresses, strides, i)
