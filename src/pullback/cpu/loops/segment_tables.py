@@ -44,6 +44,7 @@ from ..segment_words import (
 )
 from ..words import LINE
 from .segment import id_from, make_clear_row
+from .segment_spans import SPILL, list_spans, segment_of
 from .segment_tile import operand_words
 
 # Rows whose segments are listed at a time, in the first cache.
@@ -101,7 +102,7 @@ class _Loops:
             return addresses(p), row_strides(p), column_strides(p)
 
         self.memory_of = memory_of
-        self.lists = stack(BLOCK + LANES)
+        self.lists = stack(BLOCK + SPILL)
         side, counts, with_extents = self.side, self.counts, extents_of(pitch)
 
         @inner
@@ -357,31 +358,13 @@ def make_fold_kernel(loops: _Loops):
     return kernel
 
 
-def make_apply_kernel(loops: _Loops):
-    """``kernel(p, begin, end)`` over rows: each by itself, and by what is known of its segment.
+def _make_lists(loops: _Loops, by_offsets: bool):
+    """``list_segments(p, ids, first, after, segments, listed, s)`` and ``clear_outside``.
 
-    That is in the table, if there is a pass that folds; zeros where a row belongs to no segment.
+    The segments of rows, the first in the place of those outside, from the segment s of the first
+    on where offsets cut them: how many are inside, and the segment of the row behind them.
     """
-    formula, element, operands = loops.formula, loops.element, loops.operands
-    known, primitives = loops.known_before(len(formula.passes)), primitives_for(element)
-    apply = per_element(
-        formula.apply, primitives, operands.full, operands.row, known, len(operands.outputs)
-    )
-    fetch_next, fetch_rows, put_next = (
-        loops.rows.fetch_next,
-        loops.rows.fetch_rows,
-        loops.rows.put_next,
-    )
-    memory_of, clear_row, side = loops.memory_of, make_clear_row(element), loops.side
-    lists, counts, constants = loops.lists, loops.counts, operands.constants
-    in_table = counts or any(step.monoid for step in formula.passes)
-    known_of = _known_by_itself
-    if in_table:
-        known_of = _known_by_table(loops.table.read(0, len(known) - 1, known=True))
-    else:
-        for k, step in enumerate(formula.passes):
-            bound = BoundPass(formula, step, element, operands, loops.known_before(k))
-            known_of = _closed(known_of, bound.close)
+    side, clear_row = loops.side, make_clear_row(loops.element)
 
     @inlined
     def list_sized(ids, size, first, after, segments, listed, list_clamped):
@@ -398,21 +381,59 @@ def make_apply_kernel(loops: _Loops):
         return inside
 
     @inner
-    def list_segments(ids, first, after, segments, listed):
-        """The segments of rows, the first in the place of those outside; how many are inside."""
+    def list_ids(p, ids, first, after, segments, listed, s):
         inside = 0
         if ids[2] == 8:
             inside = list_sized(ids, 8, first, after, segments, listed, _LIST_CLAMPED[0])
         else:
             inside = list_sized(ids, 4, first, after, segments, listed, _LIST_CLAMPED[1])
         _repeat_last(listed, after - first, side)
-        return inside
+        return inside, s
+
+    @inner
+    def list_offsets(p, ids, first, after, segments, listed, s):
+        inside, s = list_spans(ids, first, after, word(p, NUM_INPUTS), segments, listed, s)
+        _repeat_last(listed, after - first, side)
+        return inside, s
 
     @inner
     def clear_outside(p, first, after, ids, segments):
         for n in range(first, after):
-            if not is_below(_id_at(ids, n), segments):
+            if by_offsets:
+                if not is_below(segment_of(ids, segments, n), segments):
+                    clear_row(p, n)
+            elif not is_below(_id_at(ids, n), segments):
                 clear_row(p, n)
+
+    return list_offsets if by_offsets else list_ids, clear_outside
+
+
+def make_apply_kernel(loops: _Loops, by_offsets: bool):
+    """``kernel(p, begin, end)`` over rows: each by itself, and by what is known of its segment.
+
+    That is in the table, if there is a pass that folds; zeros where a row belongs to no segment.
+    """
+    list_segments, clear_outside = _make_lists(loops, by_offsets)
+    formula, element, operands = loops.formula, loops.element, loops.operands
+    known, primitives = loops.known_before(len(formula.passes)), primitives_for(element)
+    apply = per_element(
+        formula.apply, primitives, operands.full, operands.row, known, len(operands.outputs)
+    )
+    fetch_next, fetch_rows, put_next = (
+        loops.rows.fetch_next,
+        loops.rows.fetch_rows,
+        loops.rows.put_next,
+    )
+    memory_of, side = loops.memory_of, loops.side
+    lists, counts, constants = loops.lists, loops.counts, operands.constants
+    in_table = counts or any(step.monoid for step in formula.passes)
+    known_of = _known_by_itself
+    if in_table:
+        known_of = _known_by_table(loops.table.read(0, len(known) - 1, known=True))
+    else:
+        for k, step in enumerate(formula.passes):
+            bound = BoundPass(formula, step, element, operands, loops.known_before(k))
+            known_of = _closed(known_of, bound.close)
 
     def kernel(p, begin, end):
         const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
@@ -421,9 +442,10 @@ def make_apply_kernel(loops: _Loops):
         if segments == 0:
             clear_outside(p, begin, end, ids, segments)
             return
+        s = segment_of(ids, segments, begin) if by_offsets else 0
         for first in range(begin, end, BLOCK):
             after = least(first + BLOCK, end)
-            inside = list_segments(ids, first, after, segments, listed)
+            inside, s = list_segments(p, ids, first, after, segments, listed, s)
             for n in range(first, after, side):
                 by, left = listed + 8 * (n - first), after - n
                 full = fetch_next(memory, columns, n, left)
@@ -460,8 +482,14 @@ def _known_by_table(read):
 
 
 def make_kernel(
-    formula: RowFormula, element: str, operands: Operands, pitch: int, dense: bool, what: str
+    formula: RowFormula,
+    element: str,
+    operands: Operands,
+    pitch: int,
+    dense: bool,
+    what: str,
+    by_offsets: bool = False,
 ):
     """The kernel of a phase: ``"fold"`` or ``"apply"``."""
     loops = _Loops(formula, element, operands, pitch, dense)
-    return make_fold_kernel(loops) if what == "fold" else make_apply_kernel(loops)
+    return make_fold_kernel(loops) if what == "fold" else make_apply_kernel(loops, by_offsets)
