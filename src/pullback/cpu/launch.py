@@ -132,7 +132,7 @@ def _read_by_elements(formula: RowFormula) -> set[str]:
 
 
 @cache
-def _is_heavy(formula: RowFormula | ScanFormula) -> bool:
+def is_heavy(formula: RowFormula | ScanFormula) -> bool:
     """Whether computing takes far longer than moving what is computed."""
     return any(primitives_of(f) & HEAVY for f in functions_of(formula))
 
@@ -314,7 +314,7 @@ class Launch:
 
     def _weight(self) -> int:
         """What the work comes to, in bytes that are moved."""
-        return self._traffic * (HEAVY_WEIGHT if _is_heavy(self._key.formula) else 1)
+        return self._traffic * (HEAVY_WEIGHT if is_heavy(self._key.formula) else 1)
 
     def _phase(self, part: Part, units: int, condition: int = 0) -> Phase:
         return Phase(partial(kernel_for, self._key, part), units, self._weight(), condition)

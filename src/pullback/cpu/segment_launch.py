@@ -15,8 +15,11 @@ from . import machine, pool
 from . import segment_words as segment
 from .compile import Kernel, compile_kernel
 from .data import constant_words, numbered
+from .launch import HEAVY_WEIGHT, is_heavy
 from .program import WORKSPACE, Patch, Phase, Program
 from .segment_words import (
+    SELDOM_BLOCK,
+    SELDOM_WORDS,
     TILE_COLUMNS,
     counting_bytes,
     folds_in_tables,
@@ -158,7 +161,7 @@ class Prepared:
 
 def prepared_for(problem: Problem) -> Prepared:
     """What pays for runs of few columns; nothing for others."""
-    if not has_few_runs(problem):
+    if not has_few_runs(problem) or seldom_bytes(problem):
         return Prepared()
     in_runs, by_offsets = way_of(problem) == "runs", order_of(problem) == "offsets"
     table = starts = 0
@@ -167,6 +170,16 @@ def prepared_for(problem: Problem) -> Prepared:
     if in_runs and not by_offsets:
         starts = 8 * (problem.num_segments + 1)
     return Prepared(table, starts)
+
+
+def seldom_bytes(problem: Problem) -> int:
+    """Bytes of a table and of lists of the few rows that matter to it; 0 where all do."""
+    in_any_order, formula = order_of(problem) == "unsorted", record_of(problem)
+    is_any = problem.num_inputs > 0 and problem.num_segments > 0 and lanes_of(problem) > 0
+    if not is_any or not formula.seldom or not (in_any_order or has_few_runs(problem)):
+        return 0
+    table = _fitting_table(problem)
+    return table + 8 * SELDOM_WORDS * -(-problem.num_inputs // SELDOM_BLOCK) if table else 0
 
 
 def table_parts(problem: Problem, traffic: int, threads: int) -> int:
@@ -184,6 +197,9 @@ def table_parts(problem: Problem, traffic: int, threads: int) -> int:
 
 def workspace_bytes(problem: Problem) -> int:
     """Bytes that suffice for the order of the rows, or for states, whatever the threads."""
+    seldom = seldom_bytes(problem)
+    if seldom:
+        return seldom
     if order_of(problem) != "unsorted":
         return prepared_for(problem).bytes
     if way_of(problem) != "runs":
@@ -234,7 +250,7 @@ def kernel_for(key: SegmentKey) -> Kernel:
 
     def make():
         from .codegen.operands import Operands
-        from .loops import segment_narrow, segment_rows, segment_tables
+        from .loops import segment_narrow, segment_rows, segment_seldom, segment_tables
 
         operands = Operands(
             element,
@@ -246,6 +262,10 @@ def kernel_for(key: SegmentKey) -> Kernel:
             types=dict(key.types),
             asked=names_read(formula),
         )
+        if key.way in ("find", "held", "give"):
+            return segment_seldom.make_kernel(
+                formula, element, operands, key.lanes, key.packed, key.way, key.by_offsets
+            )
         if key.lanes:
             what = "apply" if key.way == "pointwise" else key.way
             return segment_tables.make_kernel(
@@ -373,6 +393,14 @@ class SegmentLaunch:
             phases = self._after_preparing(problem, key, phases, prepared, ids, dense)
             self.program = Program(template, patches, phases, strides, prepared.bytes, threads)
             return
+        seldom = seldom_bytes(problem)
+        if seldom:
+            patches = [patch for patch in patches if patch.place != segment.RUNS]
+            patches.append(Patch(segment.STATES, WORKSPACE))
+            patches.append(Patch(segment.HELD, WORKSPACE, _fitting_table(problem)))
+            phases = self._of_few(problem, replace(key, packed=dense, columns=0), template, phases[0].traffic, threads)
+            self.program = Program(template, patches, phases, strides, seldom, threads)
+            return
         table = table_bytes(problem)
         if table:
             patches.append(Patch(segment.STATES, WORKSPACE))
@@ -419,6 +447,7 @@ class SegmentLaunch:
         width = problem.embedding_dim * ITEMSIZE[problem.element]
         counts = [segments if o.role is Role.ROW else rows for o in operands]
         traffic = sum(counts) * width + rows * ITEMSIZE[ids]
+        traffic *= HEAVY_WEIGHT if is_heavy(record_of(problem)) else 1
         if key.way == "gather" and order_of(problem) == "offsets":
             return [Phase(partial(plain_kernel, "spread", key.element), rows, traffic)]
         if key.way == "gather":
@@ -493,6 +522,22 @@ class SegmentLaunch:
 
         fold = phase("fold", parts)
         return [fold, phase("apply", problem.num_inputs)] if record_of(problem).apply else [fold]
+
+    @staticmethod
+    def _of_few(
+        problem: Problem, key: SegmentKey, template: list[int], traffic: int, threads: int
+    ) -> list[Phase]:
+        """Looks for the rows that matter, folds them to a table, and gives them their part."""
+        by_offsets, blocks = order_of(problem) == "offsets", -(-problem.num_inputs // SELDOM_BLOCK)
+        few = replace(key, lanes=lanes_of(problem), narrow=False, together=False)
+        most = min(MOST_TABLE_PARTS, problem.num_segments)
+        template[segment.PARTS] = parts = max(1, pool.threads_for(most, traffic, threads))
+        find = replace(few, way="find", by_offsets=by_offsets)
+        return [
+            Phase(partial(kernel_for, find), blocks, traffic),
+            Phase(partial(kernel_for, replace(few, way="held")), parts, traffic),
+            Phase(partial(kernel_for, replace(few, way="give")), blocks, traffic),
+        ]
 
     @staticmethod
     def _sorting(ids: str, parts: int) -> list[Phase]:
