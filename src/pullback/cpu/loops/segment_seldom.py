@@ -20,7 +20,6 @@ from ..codegen.memory import set_word, word
 from ..codegen.operands import Operands
 from ..codegen.vectors import counting, no_vectors, zero_vectors
 from ..segment_words import HELD, NUM_COLUMNS, NUM_INPUTS, NUM_SEGMENTS, SELDOM_BLOCK, SELDOM_WORDS
-from .segment import make_clear_row
 from .segment_spans import segment_of
 from .segment_tables import (
     Loops,
@@ -50,9 +49,7 @@ def _make_listed(formula: RowFormula, element: str, operands: Operands, pitch: i
     of an element.
     """
     primitives = primitives_for(element)
-    emit: Any = element_emitter(
-        formula.seldom, primitives, operands.full, operands.row, ("",)
-    )
+    emit: Any = element_emitter(formula.seldom, primitives, operands.full, operands.row, ("",))
     index, none = counting.function, no_vectors.function
 
     @emitter
@@ -90,7 +87,12 @@ def make_find_kernel(loops: Loops, by_offsets: bool):
 
     def kernel(p, begin, end):
         const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
-        segments, total, listed, ids = word(p, NUM_SEGMENTS), word(p, NUM_INPUTS), lists(), ids_of(p)
+        segments, total, listed, ids = (
+            word(p, NUM_SEGMENTS),
+            word(p, NUM_INPUTS),
+            lists(),
+            ids_of(p),
+        )
         s = segment_of(ids, segments, begin * BLOCK) if by_offsets else 0
         for block in range(begin, end):
             first, after = block * BLOCK, least(block * BLOCK + BLOCK, total)

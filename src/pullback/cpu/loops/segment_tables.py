@@ -300,21 +300,44 @@ def _make_pass(loops: Loops, k: int, held: Any = None):
         outputs, after = len(operands.outputs), (*known, *step.names)
         finish = per_row(formula.finish, primitives_for(element), operands.row, after, (), outputs)
 
+    # A state alone in its place is read and written with those of the segments beside it.
+    is_near = (
+        loops.dense and before == 0 and size == 1 and table_slots(formula) == 1 and loops.side > 1
+    )
+    near, (read_near, write_near) = rows.near, table.near()
+    counts = loops.counts
+    packed = near.all_packed if finishes else near.rows_packed
+
     @inner
     def begun(const, memory, columns, first, after, states, count):
-        listed = lists()
-        for s in range(first, after, side):
+        listed, alone = lists(), first
+        if is_near and packed(memory):
+            alone = first + (after - first) // side * side
+            for s in range(first, alone, side):
+                write_near(states, s, begin_state(const, near.fetch(memory, s)))
+        for s in range(alone, after, side):
             these(listed, s, after)
             if size > 0:
                 write_state(states, listed, begin_state(const, fetch_rows(memory, columns, listed)))
-            if counts_rows:
-                for r in range(s, least(s + side, after)):
-                    set_word(count, r, 0)
+        if counts_rows:
+            for s in range(first, after):
+                set_word(count, s, 0)
 
     @inner
     def closed(const, memory, columns, first, after, states, count):
-        listed = lists()
-        for s in range(first, after, side):
+        listed, alone = lists(), first
+        if is_near and packed(memory):
+            alone = first + (after - first) // side * side
+            for s in range(first, alone, side):
+                if counts:
+                    these(listed, s, after)
+                row, now = near.fetch(memory, s), here(const, count, listed)
+                found = close(now, row, no_vectors(), read_near(states, s))
+                if finishes:
+                    near.put(memory, s, finish(now, row, found, no_vectors()))
+                else:
+                    write_near(states, s, found)
+        for s in range(alone, after, side):
             these(listed, s, after)
             row, known = fetch_rows(memory, columns, listed), read_known(states, listed)
             state = read_state(states, listed) if size > 0 else no_vectors()
