@@ -80,7 +80,7 @@ def list_spans(ids, first, after, rows, segments, listed, s):
 
 
 def _repeated(item: int, columns: int):
-    """``repeated(address)`` and ``put(target, line)``: packed elements, as often as a line takes."""
+    """``repeated(address)``, ``nothing()`` and ``put(target, line)`` of a line of packed rows."""
     kind = ir.VectorType(ir.IntType(8 * item), columns)
     lanes = LINE // item
     line = ir.VectorType(ir.IntType(8 * item), lanes)
