@@ -225,3 +225,49 @@ def test_what_is_prepared_for_runs():
     assert backward.table
     assert prepared("segment_softmax_backward", 3).table == 0
     assert prepared("segment_softmax_backward", 8).bytes == 0
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 8])
+def test_rows_between_offsets_are_spread_as_they_are_by_ids(columns):
+    """Runs shorter and longer than a line, empty ones, and rows in front and behind."""
+    lengths = [0, 1, 40, 0, 0, 7, 300, 16, 17, 0, 2]
+    offsets, rows = np.cumsum([3, *lengths]), 3 + sum(lengths) + 21
+    ids = np.full(rows, -1)
+    ids[3 : 3 + sum(lengths)] = np.repeat(np.arange(len(lengths)), lengths)
+    rng = np.random.default_rng(0)
+    dy = rng.standard_normal((len(lengths), columns)).astype(np.float32)
+    for given in (dy, np.repeat(dy, 2, axis=1)[:, ::2]):
+        for name in ("segment_sum_backward", "segment_mean_backward"):
+            backward = getattr(pb, name)
+            spread = backward(given, offsets=offsets, num_inputs=rows)
+            assert same_bytes(spread, backward(dy, ids, out_of_range="drop")), name
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3, 8])
+@pytest.mark.parametrize("rows", [1, 9, 255, 256, 257, 3000])
+def test_gradients_of_extremes_look_for_their_rows(rows, columns):
+    """One thread or two, by ids of which some are outside, sorted ones, and offsets."""
+    rng, segments = np.random.default_rng(rows), 1 + rows // 10
+    x = np.round(2 * rng.standard_normal((rows, columns))).astype(np.float32)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    ids = np.sort(rng.integers(-1, segments + 1, rows))
+    offsets = np.searchsorted(ids, np.arange(segments + 1))
+    dy = rng.standard_normal((segments, columns)).astype(np.float32)
+    y = pb.segment_max(x, ids, segments, out_of_range="drop")
+    own = np.clip(ids, 0, segments - 1)
+    holds = (x == y[own]) | (np.isnan(x) & np.isnan(y[own]))
+    holds &= ((ids >= 0) & (ids < segments))[:, None]
+    counts = np.zeros((segments, columns))
+    np.add.at(counts, own, holds)
+    expected = np.where(holds, (dy / np.maximum(counts, 1))[own], 0).astype(np.float32)
+    order, how = rng.permutation(rows), {"out_of_range": "drop"}
+    before = pb.get_num_threads()
+    try:
+        for threads in (1, 2):
+            pb.set_num_threads(threads)
+            for given in ({"offsets": offsets}, {"segment_ids": ids, "sorted": True, **how}):
+                assert same_bytes(pb.segment_max_backward(dy, input=x, output=y, **given), expected)
+            mixed = pb.segment_max_backward(dy, ids[order], input=x[order], output=y, **how)
+            assert same_bytes(mixed, expected[order])
+    finally:
+        pb.set_num_threads(before)

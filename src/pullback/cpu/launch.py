@@ -133,7 +133,7 @@ def _read_by_elements(formula: RowFormula) -> set[str]:
 
 
 @cache
-def _is_heavy(formula: RowFormula | ScanFormula) -> bool:
+def is_heavy(formula: RowFormula | ScanFormula) -> bool:
     """Whether computing takes far longer than moving what is computed."""
     return any(primitives_of(f) & HEAVY for f in functions_of(formula))
 
@@ -333,7 +333,7 @@ class Launch:
         Elements of two bytes that are read take as long to compute as those of four.
         """
         narrow = max(1, ITEMSIZE["f32"] // ITEMSIZE[self._problem.element]) if self._key.full else 1
-        return self._traffic * narrow * (HEAVY_WEIGHT if _is_heavy(self._key.formula) else 1)
+        return self._traffic * narrow * (HEAVY_WEIGHT if is_heavy(self._key.formula) else 1)
 
     def _least_to_share(self) -> int:
         """The weight from which threads share.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..formulas.record import RowFormula, names_read
-from .words import LINE
+from .words import LANES, LINE
 
 # Words 11 to 18 hold the constants of formulas,
 # as in any other block; the extent among them is that of a segment, and put in there.
@@ -25,6 +25,12 @@ ID_SIZE = 9  # bytes of an id or offset, for kernels that take either size
 FLAGS, ORDERED = 9, 8  # of a check: its answer, two rows; whether order matters
 FIRST_OUTPUT, NUM_OPERANDS = 10, 19  # among the operands
 OPERANDS = 20  # address, byte stride between rows and between columns of each operand
+
+# Where few rows matter to what is folded: their numbers and segments, by blocks of all rows. Each
+# block has a count, and room for a vector more than there may be.
+HELD = 7
+SELDOM_BLOCK = 256
+SELDOM_WORDS = 1 + 2 * (SELDOM_BLOCK + LANES)
 
 # How long before it is read a row is asked for, in rows, where ids put them in order.
 AHEAD = 8

@@ -46,6 +46,7 @@ def masked(record: RowFormula, outside: float = 0.0) -> RowFormula:
         copies=False,
         counts=record.counts if outside == 0 else None,
         usual=None,
+        seldom=None,
     )
 
 

@@ -144,6 +144,9 @@ class RowFormula:
         the same arithmetic, of which a schedule that kept that number need not do all.
     usual
         A shorter way for most rows, which a schedule may try first.
+    seldom
+        Where it does not hold of an element, that changes no state, and ``apply`` gives it 0; of
+        most rows it holds for few elements, which a schedule may look for first.
     """
 
     passes: tuple[Pass, ...] = ()
@@ -161,6 +164,7 @@ class RowFormula:
     counts: Callable | None = None
     from_lifted: Callable | None = None
     usual: Usual | None = None
+    seldom: Callable | None = None
 
 
 @dataclass(frozen=True)
@@ -266,6 +270,7 @@ def functions_of(formula: Formula) -> tuple[Callable, ...]:
             found += [*_monoid_functions(step.monoid), step.close, step.start]
             found += [step.again.start] if step.again else []
         found += [formula.finish, formula.apply, formula.counts, formula.from_lifted]
+        found += [formula.seldom]
         if formula.usual:
             found += [*functions_of(formula.usual.formula), formula.usual.unless]
     else:

@@ -109,6 +109,7 @@ EXTREME_BACKWARD = {
     "split": RowFormula(
         (Pass(Monoid(holds, add, (0.0,), ("count",), sums=1), even_share, ("portion",)),),
         apply=to_holders,
+        seldom=is_extreme,
     ),
     "all": RowFormula(apply=dy_to_holders),
     "first": RowFormula(

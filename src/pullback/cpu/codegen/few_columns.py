@@ -92,6 +92,7 @@ class Rows:
         self.fetch_rows = self._fetch(operands.row_at)
         self.put = self._put()
         self.fetch_next, self.put_next = self._fetch_next(), self._put_next()
+        self.near = _Near(operands, pitch)
 
     def _listed(self, builder, listed) -> list:
         return [emit_word(builder, listed, I64(r)) for r in range(LANES // self._pitch)]
@@ -237,6 +238,46 @@ class Rows:
         return put
 
 
+class _Near:
+    """Operands with a row for every segment, at segments that follow each other in memory."""
+
+    def __init__(self, operands: Operands, pitch: int):
+        edges, outputs, row_at = operands.edges, operands.finished, operands.row_at
+
+        def place(builder, memory, s, o: int) -> ir.Value:
+            return builder.add(memory[0][o], builder.mul(s, I64(pitch * edges[o].item)))
+
+        def are_packed(some: Sequence[int]):
+            @emitter
+            def packed(builder, memory):
+                answer = ir.IntType(1)(1)
+                for o in some:
+                    stride = I64(pitch * edges[o].item)
+                    own = builder.icmp_signed("==", memory[1][o], stride)
+                    answer = builder.and_(answer, own)
+                return answer
+
+            return packed
+
+        @emitter
+        def fetch(builder, memory, s):
+            items = [
+                edges[o].widen(builder, edges[o].near(builder, place(builder, memory, s, o)))
+                for o in row_at
+            ]
+            return tuple(items) or (Edge.zero(),)
+
+        @emitter
+        def put(builder, memory, s, values):
+            for o, w in outputs:
+                v = narrow(builder, values[w], edges[o].element, edges[o].native_half)
+                edges[o].set_near(builder, place(builder, memory, s, o), v)
+
+        self.fetch, self.put = fetch, put
+        self.rows_packed = are_packed(row_at)
+        self.all_packed = are_packed([*row_at, *(o for o, _ in outputs)])
+
+
 class Table:
     """float64 values of every segment, ``slots`` of them in each column."""
 
@@ -273,6 +314,25 @@ class Table:
                     _store(builder, a, part(builder, v, r, self._pitch), 8)
 
         return write
+
+    def near(self):
+        """``read(table, s)`` and ``write(table, s, values)`` of the only slot, from one segment on.
+
+        As many segments as the lanes have room for, which follow each other.
+        """
+        size = self.segment_bytes
+
+        @emitter
+        def read(builder, table, s):
+            return (
+                _load(builder, builder.add(table, builder.mul(s, I64(size))), DOUBLE, LANES, 8),
+            )
+
+        @emitter
+        def write(builder, table, s, values):
+            _store(builder, builder.add(table, builder.mul(s, I64(size))), values[-1], 8)
+
+        return read, write
 
     def write_changed(self, first: int):
         """``write(table, listed, before, values)``: the values but for those that are as before."""

@@ -75,6 +75,36 @@ def numbers_from(builder, n):
 
 
 @emitter
+def words_at(builder, address):
+    """Eight integers."""
+    v = builder.load(builder.inttoptr(address, _IDS.as_pointer()))
+    v.align = 8
+    return (v,)
+
+
+def list_holding(builder, mask, n, after, segments, found, rooms):
+    """How many rows are listed then, and their segments: those with a lane in the mask.
+
+    Rows from n on, up to one; ``segments`` are those of each, or where eight of them are.
+    """
+    if not isinstance(segments, list):
+        numbers = builder.add(splat(builder, n), constant(range(LANES), I64))
+        there = builder.icmp_signed("<", numbers, splat(builder, after))
+        pairs = zip((numbers, _loaded(builder, segments, 8)), rooms, strict=True)
+        return _put_together(builder, builder.and_(mask, there), found, list(pairs))
+    bits, pitch = builder.bitcast(mask, ir.IntType(LANES)), LANES // len(segments)
+    for r, segment in enumerate(segments):
+        number, own = builder.add(n, I64(r)), ((1 << pitch) - 1) << (r * pitch)
+        for value, room in zip((number, segment), rooms, strict=True):
+            at = builder.add(room, builder.mul(found, I64(8)))
+            builder.store(value, builder.inttoptr(at, I64.as_pointer()))
+        holds = builder.icmp_unsigned("!=", builder.and_(bits, bits.type(own)), bits.type(0))
+        holds = builder.and_(holds, builder.icmp_signed("<", number, after))
+        found = builder.add(found, builder.zext(holds, I64))
+    return found
+
+
+@emitter
 def put_first(builder, vectors, rooms, found):
     """The first lane of vectors, each to its room."""
     for v, room in zip(vectors, rooms, strict=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..codegen.block import least
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
-from ..codegen.listing import make_list_changes, set_eight
+from ..codegen.listing import make_list_changes
 from ..codegen.memory import set_word, word
 from ..codegen.storage import ITEMSIZE
 from ..codegen.vectors import stack
@@ -109,36 +109,5 @@ def make_starts_kernel(ids: str):
                 _mark(starts, id_at(p, n - 1), id_at(p, n), n, segments)
         if end == total:
             _mark(starts, id_at(p, total - 1), segments, total, segments)
-
-    return kernel
-
-
-@inner
-def _fill(ids, first, after, segment, limit):
-    """An id in rows from one to another, maybe in more: those up to the limit are filled later."""
-    n = first
-    while n < after and n + LANES <= limit:
-        set_eight(ids + 8 * n, segment)
-        n += LANES
-    for m in range(n, after):
-        set_word(ids, m, segment)
-
-
-def make_ids_kernel(offsets: str):
-    """``kernel(p, begin, end)`` over segments: the id of each row, -1 where it belongs to none."""
-    size = ITEMSIZE[offsets]
-
-    def kernel(p, begin, end):
-        at, stride = word(p, RUNS), word(p, RUN_STRIDE)
-        ids, total, after = word(p, IDS), word(p, NUM_INPUTS), id_from(at + begin * stride, size)
-        if begin == 0:
-            _fill(ids, 0, after, -1, after)
-        limit = id_from(at + end * stride, size)
-        for segment in range(begin, end):
-            first = after
-            after = id_from(at + (segment + 1) * stride, size)
-            _fill(ids, first, after, segment, limit)
-        if end == word(p, NUM_SEGMENTS):
-            _fill(ids, after, total, -1, total)
 
     return kernel

@@ -38,16 +38,18 @@ from ..segment_words import (
     NUM_INPUTS,
     NUM_SEGMENTS,
     PARTS,
+    SELDOM_BLOCK,
     STATES,
     is_cheap,
     table_slots,
 )
 from ..words import LINE
 from .segment import id_from, make_clear_row
+from .segment_spans import SPILL, list_spans, segment_of
 from .segment_tile import operand_words
 
 # Rows whose segments are listed at a time, in the first cache.
-BLOCK = 256
+BLOCK = SELDOM_BLOCK
 _LIST_EIGHT = make_list_eight(8), make_list_eight(4)
 _LIST_CLAMPED = make_list_clamped(8), make_list_clamped(4)
 # Bytes between the components of states in the lanes.
@@ -55,12 +57,12 @@ VECTOR = 8 * LANES
 
 
 @inlined
-def _ids_of(p):
+def ids_of(p):
     return word(p, IDS), word(p, ID_STRIDE), word(p, ID_SIZE)
 
 
 @inlined
-def _id_at(ids, n):
+def id_at(ids, n):
     return id_from(ids[0] + n * ids[1], ids[2])
 
 
@@ -78,13 +80,13 @@ def places_of(p, counts):
 
 
 @inner
-def _repeat_last(listed, found, side):
+def repeat_last(listed, found, side):
     """What is listed last once more for every lane that would be left over."""
     for k in range(found, found + side - 1):
         set_word(listed, k, word(listed, found - 1))
 
 
-class _Loops:
+class Loops:
     """What the kernels of a formula share."""
 
     def __init__(
@@ -101,7 +103,7 @@ class _Loops:
             return addresses(p), row_strides(p), column_strides(p)
 
         self.memory_of = memory_of
-        self.lists = stack(BLOCK + LANES)
+        self.lists = stack(BLOCK + SPILL)
         side, counts, with_extents = self.side, self.counts, extents_of(pitch)
 
         @inner
@@ -127,7 +129,7 @@ class _Listing:
     Rows of one packed column are listed with their elements, as float64; of others the numbers are.
     """
 
-    def __init__(self, loops: _Loops):
+    def __init__(self, loops: Loops):
         rows, full = loops.rows, loops.operands.full_at
         fetch, fetch_next = rows.fetch, rows.fetch_next
         by_value = loops.side == LANES and loops.dense and len(full) > 0
@@ -174,13 +176,15 @@ class _Listing:
         self.fetch_listed, self.list_rows = fetch_listed, list_rows
 
 
-def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: bool):
+def _make_fold_rows(
+    loops: Loops, bound: BoundPass, before: int, counts_rows: bool, held: Any = None
+):
     """``fold_rows(p, const, memory, columns, first, after, states, count)``: a pass, in row order.
 
-    Of the rows of segments from ``first`` to ``after``.
+    Of the rows of segments from ``first`` to ``after``, or of those that are ``held``.
     """
     fold, table, side = bound.fold, loops.table, loops.side
-    listing, fetch_rows, lists = _Listing(loops), loops.rows.fetch_rows, loops.lists
+    listing, fetch_rows, lists = held or _Listing(loops), loops.rows.fetch_rows, loops.lists
     list_rows, fetch_listed, rooms = listing.list_rows, listing.fetch_listed, listing.rooms
     folds, size = fold is not None, fold.size if fold else 0
     lift: Any = fold.lift if fold else None
@@ -231,7 +235,7 @@ def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: b
     @inlined
     def walk(p, const, memory, columns, size_of_id, states, count):
         """All rows, one by one."""
-        segments, (at_ids, stride, _) = word(p, NUM_SEGMENTS), _ids_of(p)
+        segments, (at_ids, stride, _) = word(p, NUM_SEGMENTS), ids_of(p)
         for n in range(word(p, NUM_INPUTS)):
             s = id_from(at_ids + n * stride, size_of_id)
             if is_below(s, segments):
@@ -249,26 +253,29 @@ def _make_fold_rows(loops: _Loops, bound: BoundPass, before: int, counts_rows: b
             else:
                 walk(p, const, memory, columns, 4, states, count)
             return
-        held, listed, beside = rooms(), lists(), scratch()
-        ids, total = _ids_of(p), word(p, NUM_INPUTS)
+        room, listed, beside = rooms(), lists(), scratch()
+        ids, total = ids_of(p), word(p, NUM_INPUTS)
         for start in range(0, total, BLOCK):
-            span = (start, least(start + BLOCK, total))
-            found = list_rows(memory, columns, ids, span, (first, after - first), listed, held)
+            span, own, found = (start, least(start + BLOCK, total)), (first, after - first), 0
+            if held is None:
+                found = list_rows(memory, columns, ids, span, own, listed, room)
+            else:
+                found = list_rows(p, start // BLOCK, own, listed, room)
             if counts_rows:
                 for k in range(found):
                     s = word(listed, k)
                     set_word(count, s, word(count, s) + 1)
             if folds and found > 0:
-                for room in (listed,) + held:  # noqa: RUF005 (a star is not translated)
-                    _repeat_last(room, found, side)
+                for some in (listed,) + room:  # noqa: RUF005 (a star is not translated)
+                    repeat_last(some, found, side)
                 for k in range(0, found, side):
-                    full, by = fetch_listed(memory, columns, held, k), listed + 8 * k
+                    full, by = fetch_listed(memory, columns, room, k), listed + 8 * k
                     fold_group(const, memory, columns, states, full, by, found - k, beside)
 
     return fold_rows
 
 
-def _make_pass(loops: _Loops, k: int):
+def _make_pass(loops: Loops, k: int, held: Any = None):
     """``take(p, const, memory, columns, first, after, states, count)``: pass k of some segments.
 
     Its fold, what it gives, and the finish if it is the last.
@@ -278,7 +285,7 @@ def _make_pass(loops: _Loops, k: int):
     bound = BoundPass(formula, step, element, operands, known)
     table, rows, before = loops.table, loops.rows, len(known) - 1
     counts_rows = loops.counts and k == 0
-    fold_rows, size = _make_fold_rows(loops, bound, before, counts_rows), 0
+    fold_rows, size = _make_fold_rows(loops, bound, before, counts_rows, held), 0
     begin_state: Any = None
     if bound.fold:
         begin_state, size = bound.begin, bound.fold.size
@@ -293,21 +300,44 @@ def _make_pass(loops: _Loops, k: int):
         outputs, after = len(operands.outputs), (*known, *step.names)
         finish = per_row(formula.finish, primitives_for(element), operands.row, after, (), outputs)
 
+    # A state alone in its place is read and written with those of the segments beside it.
+    is_near = (
+        loops.dense and before == 0 and size == 1 and table_slots(formula) == 1 and loops.side > 1
+    )
+    near, (read_near, write_near) = rows.near, table.near()
+    counts = loops.counts
+    packed = near.all_packed if finishes else near.rows_packed
+
     @inner
     def begun(const, memory, columns, first, after, states, count):
-        listed = lists()
-        for s in range(first, after, side):
+        listed, alone = lists(), first
+        if is_near and packed(memory):
+            alone = first + (after - first) // side * side
+            for s in range(first, alone, side):
+                write_near(states, s, begin_state(const, near.fetch(memory, s)))
+        for s in range(alone, after, side):
             these(listed, s, after)
             if size > 0:
                 write_state(states, listed, begin_state(const, fetch_rows(memory, columns, listed)))
-            if counts_rows:
-                for r in range(s, least(s + side, after)):
-                    set_word(count, r, 0)
+        if counts_rows:
+            for s in range(first, after):
+                set_word(count, s, 0)
 
     @inner
     def closed(const, memory, columns, first, after, states, count):
-        listed = lists()
-        for s in range(first, after, side):
+        listed, alone = lists(), first
+        if is_near and packed(memory):
+            alone = first + (after - first) // side * side
+            for s in range(first, alone, side):
+                if counts:
+                    these(listed, s, after)
+                row, now = near.fetch(memory, s), here(const, count, listed)
+                found = close(now, row, no_vectors(), read_near(states, s))
+                if finishes:
+                    near.put(memory, s, finish(now, row, found, no_vectors()))
+                else:
+                    write_near(states, s, found)
+        for s in range(alone, after, side):
             these(listed, s, after)
             row, known = fetch_rows(memory, columns, listed), read_known(states, listed)
             state = read_state(states, listed) if size > 0 else no_vectors()
@@ -339,9 +369,12 @@ def _chain(before, after):
     return both
 
 
-def make_fold_kernel(loops: _Loops):
-    """``kernel(p, begin, end)`` over parts of the segments: all passes, and the finish."""
-    take = _make_pass(loops, 0)
+def make_fold_kernel(loops: Loops, held: Any = None):
+    """``kernel(p, begin, end)`` over parts of the segments: all passes, and the finish.
+
+    Of the rows that are ``held``, where a formula has one pass that others have no part in.
+    """
+    take = _make_pass(loops, 0, held)
     for k in range(1, len(loops.formula.passes)):
         take = _chain(take, _make_pass(loops, k))
     constants, memory_of, counts = loops.operands.constants, loops.memory_of, loops.counts
@@ -357,31 +390,13 @@ def make_fold_kernel(loops: _Loops):
     return kernel
 
 
-def make_apply_kernel(loops: _Loops):
-    """``kernel(p, begin, end)`` over rows: each by itself, and by what is known of its segment.
+def make_lists(loops: Loops, by_offsets: bool):
+    """``list_segments(p, ids, first, after, segments, listed, s)`` and ``clear_outside``.
 
-    That is in the table, if there is a pass that folds; zeros where a row belongs to no segment.
+    The segments of rows, the first in the place of those outside, from the segment s of the first
+    on where offsets cut them: how many are inside, and the segment of the row behind them.
     """
-    formula, element, operands = loops.formula, loops.element, loops.operands
-    known, primitives = loops.known_before(len(formula.passes)), primitives_for(element)
-    apply = per_element(
-        formula.apply, primitives, operands.full, operands.row, known, len(operands.outputs)
-    )
-    fetch_next, fetch_rows, put_next = (
-        loops.rows.fetch_next,
-        loops.rows.fetch_rows,
-        loops.rows.put_next,
-    )
-    memory_of, clear_row, side = loops.memory_of, make_clear_row(element), loops.side
-    lists, counts, constants = loops.lists, loops.counts, operands.constants
-    in_table = counts or any(step.monoid for step in formula.passes)
-    known_of = _known_by_itself
-    if in_table:
-        known_of = _known_by_table(loops.table.read(0, len(known) - 1, known=True))
-    else:
-        for k, step in enumerate(formula.passes):
-            bound = BoundPass(formula, step, element, operands, loops.known_before(k))
-            known_of = _closed(known_of, bound.close)
+    side, clear_row = loops.side, make_clear_row(loops.element)
 
     @inlined
     def list_sized(ids, size, first, after, segments, listed, list_clamped):
@@ -398,32 +413,71 @@ def make_apply_kernel(loops: _Loops):
         return inside
 
     @inner
-    def list_segments(ids, first, after, segments, listed):
-        """The segments of rows, the first in the place of those outside; how many are inside."""
+    def list_ids(p, ids, first, after, segments, listed, s):
         inside = 0
         if ids[2] == 8:
             inside = list_sized(ids, 8, first, after, segments, listed, _LIST_CLAMPED[0])
         else:
             inside = list_sized(ids, 4, first, after, segments, listed, _LIST_CLAMPED[1])
-        _repeat_last(listed, after - first, side)
-        return inside
+        repeat_last(listed, after - first, side)
+        return inside, s
+
+    @inner
+    def list_offsets(p, ids, first, after, segments, listed, s):
+        inside, s = list_spans(ids, first, after, word(p, NUM_INPUTS), segments, listed, s)
+        repeat_last(listed, after - first, side)
+        return inside, s
 
     @inner
     def clear_outside(p, first, after, ids, segments):
         for n in range(first, after):
-            if not is_below(_id_at(ids, n), segments):
+            if by_offsets:
+                if not is_below(segment_of(ids, segments, n), segments):
+                    clear_row(p, n)
+            elif not is_below(id_at(ids, n), segments):
                 clear_row(p, n)
+
+    return list_offsets if by_offsets else list_ids, clear_outside
+
+
+def make_apply_kernel(loops: Loops, by_offsets: bool):
+    """``kernel(p, begin, end)`` over rows: each by itself, and by what is known of its segment.
+
+    That is in the table, if there is a pass that folds; zeros where a row belongs to no segment.
+    """
+    list_segments, clear_outside = make_lists(loops, by_offsets)
+    formula, element, operands = loops.formula, loops.element, loops.operands
+    known, primitives = loops.known_before(len(formula.passes)), primitives_for(element)
+    apply = per_element(
+        formula.apply, primitives, operands.full, operands.row, known, len(operands.outputs)
+    )
+    fetch_next, fetch_rows, put_next = (
+        loops.rows.fetch_next,
+        loops.rows.fetch_rows,
+        loops.rows.put_next,
+    )
+    memory_of, side = loops.memory_of, loops.side
+    lists, counts, constants = loops.lists, loops.counts, operands.constants
+    in_table = counts or any(step.monoid for step in formula.passes)
+    known_of = _known_by_itself
+    if in_table:
+        known_of = _known_by_table(loops.table.read(0, len(known) - 1, known=True))
+    else:
+        for k, step in enumerate(formula.passes):
+            bound = BoundPass(formula, step, element, operands, loops.known_before(k))
+            known_of = _closed(known_of, bound.close)
 
     def kernel(p, begin, end):
         const, memory, columns = constants(p), memory_of(p), word(p, NUM_COLUMNS)
-        segments, listed, ids = word(p, NUM_SEGMENTS), lists(), _ids_of(p)
+        segments, listed, ids = word(p, NUM_SEGMENTS), lists(), ids_of(p)
         states = places_of(p, counts)[1] if in_table else 0
         if segments == 0:
             clear_outside(p, begin, end, ids, segments)
             return
+        s = segment_of(ids, segments, begin) if by_offsets else 0
         for first in range(begin, end, BLOCK):
             after = least(first + BLOCK, end)
-            inside = list_segments(ids, first, after, segments, listed)
+            inside, s = list_segments(p, ids, first, after, segments, listed, s)
             for n in range(first, after, side):
                 by, left = listed + 8 * (n - first), after - n
                 full = fetch_next(memory, columns, n, left)
@@ -460,8 +514,14 @@ def _known_by_table(read):
 
 
 def make_kernel(
-    formula: RowFormula, element: str, operands: Operands, pitch: int, dense: bool, what: str
+    formula: RowFormula,
+    element: str,
+    operands: Operands,
+    pitch: int,
+    dense: bool,
+    what: str,
+    by_offsets: bool = False,
 ):
     """The kernel of a phase: ``"fold"`` or ``"apply"``."""
-    loops = _Loops(formula, element, operands, pitch, dense)
-    return make_fold_kernel(loops) if what == "fold" else make_apply_kernel(loops)
+    loops = Loops(formula, element, operands, pitch, dense)
+    return make_fold_kernel(loops) if what == "fold" else make_apply_kernel(loops, by_offsets)
