@@ -183,9 +183,9 @@ FAULTS = (
     ),
     Fault(
         "runs: rows behind the last offset belong to a segment",
-        "cpu/loops/segment_runs.py",
-        "_fill(ids, after, total, -1, total)",
-        "_fill(ids, after, total, 0, total)",
+        "cpu/loops/segment_spans.py",
+        "if there:\n            inside += upto - n",
+        "if True:\n            inside += upto - n",
         "test_segment_narrow.py::test_runs_have_the_bytes_of_rows_in_any_order[1-drop]",
     ),
     Fault(
