@@ -101,6 +101,9 @@ def test_a_worker_begins_with_a_range_of_its_own():
     assert set(began) <= {(0, 2), (2, 0)}
 
 
+ONE_WORKER = pool.Pool()
+
+
 @inner
 def note_at(p, begin, end):
     """The same of a block that a word of the parameter block points to."""
@@ -116,9 +119,11 @@ def shares(program: Program) -> bool:
 
 @pytest.mark.quick
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are told apart as Linux does")
-def test_a_short_call_is_shared_with_a_worker_that_is_awake():
+def test_a_short_call_is_shared_with_a_worker_that_is_awake(monkeypatch):
     if machine.here().cores < 2:
         pytest.skip("one CPU")
+    # With a single worker: of more than there are CPUs for, none stays awake.
+    monkeypatch.setattr(pool, "pool", ONE_WORKER)
     kernel = compile_words(note_at)
     short = machine.here().sharing_bytes
     assert not pool.wakes(short)
