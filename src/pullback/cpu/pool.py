@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any
 
 from . import machine
-from .builtin import builtin
+from .builtin import builtin, clock
 
 # Chunks per thread: enough to even out, few enough to keep the claims invisible.
 CHUNKS_PER_THREAD = 8
@@ -73,7 +73,8 @@ class Pool:
                 while self._workers < wanted and self._slots < MOST_SLOTS and self._start():
                     pass
                 self._board[LOOKS] = looks = _looks(self._workers)
-                self._board[WATCHES] = int(WATCH_SECONDS * 1e9) if looks else 0
+                tells_time = clock() is not None
+                self._board[WATCHES] = int(WATCH_SECONDS * 1e9) if looks and tells_time else 0
                 self._board[USED] = self._slots
                 self._place[0] = self._board.buffer_info()[0]
         return self._board.buffer_info()[0]
