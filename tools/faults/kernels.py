@@ -182,6 +182,20 @@ FAULTS = (
         "test_segment_narrow.py::test_runs_have_the_bytes_of_rows_in_any_order[1-raise]",
     ),
     Fault(
+        "runs: an empty segment of offsets takes the rows of the next",
+        "cpu/loops/segment_spans.py",
+        "if offset_at(ids, middle) <= n:",
+        "if offset_at(ids, middle) < n:",
+        "test_segment_narrow.py::test_rows_between_offsets_are_spread_as_they_are_by_ids[1]",
+    ),
+    Fault(
+        "extremes by segment: rows outside are folded to the first",
+        "cpu/loops/segment_seldom.py",
+        "if inside < after - first:",
+        "if inside < 0:",
+        "test_segment_narrow.py::test_gradients_of_extremes_look_for_their_rows[3000-1]",
+    ),
+    Fault(
         "runs: rows behind the last offset belong to a segment",
         "cpu/loops/segment_spans.py",
         "if there:\n            inside += upto - n",
