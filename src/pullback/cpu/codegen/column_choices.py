@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ...formulas.record import parameters
 from .functions import emitter
-from .lanes import I32, I64, LANES, scratch_builder
+from .lanes import I64, LANES, scratch_builder
 from .operands import Operands
 from .singles import Condition, NotInSingles, Single, Trace, in_singles
 from .sixteen import SIXTEEN, Boxed, load_sixteen
@@ -103,14 +103,7 @@ class Choice:
             v = builder.select(found[0].v, value, ir.Constant(kind, None))
             ((o, _),) = operands.finished
             place = builder.add(addresses[o], builder.mul(index, I64(edge.item)))
-            pointer = builder.inttoptr(place, kind.as_pointer())
-            with builder.if_else(streamed) as (then, otherwise):
-                with then:
-                    store = builder.store(v, pointer)
-                    store.align = SIXTEEN * edge.item
-                    store.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
-                with otherwise:
-                    builder.store(v, pointer).align = edge.item
+            edge.put_stored(builder, place, v, streamed)
 
         return apply
 

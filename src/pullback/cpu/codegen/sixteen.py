@@ -287,7 +287,6 @@ def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = Fal
     """
     edge, edges = operands.edge, operands.edges
     full_at, finished = operands.full_at, operands.finished
-    stored = ir.VectorType(edge.storage, SIXTEEN)
 
     def emit(builder, bases, index, const, numbers, streamed, kept=None):
         floats = [load_sixteen(builder, edges[o], bases[o], index) for o in full_at]
@@ -299,14 +298,7 @@ def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = Fal
         with builder.if_then(sure):
             for o, w in finished:
                 v = from_float(builder, values[w], edge.element, edge.native_half)
-                pointer = builder.inttoptr(builder.add(bases[o], offset), stored.as_pointer())
-                with builder.if_else(streamed) as (then, otherwise):
-                    with then:
-                        store = builder.store(v, pointer)
-                        store.align = SIXTEEN * edge.item
-                        store.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
-                    with otherwise:
-                        builder.store(v, pointer).align = edge.item
+                edge.put_stored(builder, builder.add(bases[o], offset), v, streamed)
         return sure
 
     if isinstance(rows, Boxed):

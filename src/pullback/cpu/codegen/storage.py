@@ -337,12 +337,15 @@ class Edge:
 
     def store_pair(self, builder, address, first, second, stream):
         """Two vectors side by side, past the caches to an aligned address if they ``stream``."""
-        v = self.narrow_pair(builder, first, second)
-        pointer = builder.inttoptr(address, self._pair.as_pointer())
+        self.put_stored(builder, address, self.narrow_pair(builder, first, second), stream)
+
+    def put_stored(self, builder, address, v, stream):
+        """Stored elements side by side, past the caches to an aligned address if asked to."""
+        pointer = builder.inttoptr(address, v.type.as_pointer())
         with builder.if_else(stream) as (then, otherwise):
             with then:
                 store = builder.store(v, pointer)
-                store.align = 2 * LANES * self.item
+                store.align = v.type.count * self.item
                 store.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
             with otherwise:
                 builder.store(v, pointer).align = self.item
