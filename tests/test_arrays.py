@@ -16,8 +16,9 @@ from pullback.api.functions import make_function
 from pullback.core import parse
 from pullback.core.declare import Op, Operand, Parameter, Role, Text, Type
 from pullback.core.problem import describe
-from pullback.formulas.arrays import NUMPY, evaluate
+from pullback.formulas.arrays import evaluate
 from pullback.formulas.folds import TOTAL
+from pullback.formulas.namespaces import NUMPY
 from pullback.formulas.primitives import where
 from pullback.formulas.record import Pass, RowFormula
 from pullback.tools.case import Case

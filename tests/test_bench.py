@@ -22,6 +22,7 @@ from pullback.tools.bench import (
     cells,
     compare,
     default_ops,
+    far_behind,
     figures,
     find_op,
     frontends,
@@ -121,6 +122,36 @@ def test_a_measured_case_has_times_of_all_contenders(element: str) -> None:
     found = figures(record)
     assert found.of_copy is None  # too small to say anything about memory
     assert found.fastest in peers
+
+
+def test_a_peer_far_behind_on_a_smaller_case_is_left_out_of_a_large_one() -> None:
+    def cell(shape: tuple[int, int], **ms: float) -> dict:
+        of = small("softmax_backward").but(shape=shape)
+        runs = {"plan": 1.0, "function": 9e9, **ms}
+        op, dtype, label, axis = of.key
+        return {
+            "op": op, "dtype": dtype, "shape": label, "axis": axis, "bytes": of.useful_bytes,
+            "runs": {n: {"ms": t} for n, t in runs.items()},
+        }  # fmt: skip
+
+    measured = [
+        cell((1024, 1024), torch=60.0, jax=1.0, numpy=1.0),
+        cell((4096, 4096), torch=2.0, jax=10.0, numpy=50.0),
+        {"op": "softmax_backward", "skipped": "needs more"},
+    ]
+    large = small("softmax_backward").but(shape=(16384, 8192))
+    # Of jax a call would take 80 ms, of numpy 400; then more of both.
+    assert not far_behind(large, measured)
+    larger = small("softmax_backward").but(shape=(65536, 8192))
+    assert far_behind(larger, measured) == {
+        "numpy": "took 25 times as long as torch on 4096x4096",
+    }
+    for other in (large.but(axis=0), large.but(element="bf16"), small("softmax_backward")):
+        assert not far_behind(other, measured)
+    assert not far_behind(large, [])
+    held = measure(small("softmax_backward"), Settings(1, ("numpy",), 1, 0.01), {"numpy": "slow"})
+    assert held["missing"] == {"numpy": "slow"}
+    assert "numpy" not in held["runs"]
 
 
 # Gradients that torch makes of a y of its own, as the backward reads no x, or no b; there its

@@ -305,11 +305,11 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
     measure, taken = harness.measure, []
 
-    def stop(case: object, settings: object) -> dict:
+    def stop(case: object, settings: object, without: object) -> dict:
         if len(taken) == after:
             raise KeyboardInterrupt
         taken.append(case)
-        return measure(case, settings)
+        return measure(case, settings, without)
 
     monkeypatch.setattr(harness, "measure", stop)
 

@@ -14,8 +14,10 @@ from machines import assume
 from pullback.core.declare import Role
 from pullback.core.problem import describe
 from pullback.formulas import projection
-from pullback.formulas.arrays import NUMPY, Rows, evaluate
+from pullback.formulas.array_rows import Rows
+from pullback.formulas.arrays import evaluate
 from pullback.formulas.exact import exact_product, exact_sum
+from pullback.formulas.namespaces import NUMPY
 from pullback.oracle import reference, round_to
 
 # torch's own, at the first use of forward mode.

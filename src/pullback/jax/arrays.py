@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..formulas.arrays import Namespace, Turn
+from ..formulas.namespaces import Namespace, Turn
 
 
 class Number:

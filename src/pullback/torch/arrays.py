@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core import elements
-from ..formulas.arrays import Namespace
+from ..formulas.namespaces import Namespace
 from ..formulas.primitives import NOWHERE
 
 ELEMENTS = {getattr(torch, e.dtype.name): e.name for e in elements.ELEMENTS.values() if e.is_float}

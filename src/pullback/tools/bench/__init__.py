@@ -20,6 +20,7 @@ from .cells import (
     find_op,
     named_ops,
 )
+from .far_behind import far_behind
 from .harness import Settings, heading, measure, run
 from .load import busy_share, warnings
 from .peers import PEERS, QUICK_PEERS, installed
@@ -44,6 +45,7 @@ __all__ = [
     "cells",
     "compare",
     "default_ops",
+    "far_behind",
     "figures",
     "find_op",
     "heading",

@@ -70,7 +70,7 @@ FULL = Grid(
     masked=True,
 )
 
-# Every op at every size from the cost of a call to beyond the caches, in half an hour or so.
+# Every op at every size from the cost of a call to beyond the caches, in an hour or so.
 SIZES = Grid(
     (
         ((512, 1024), (-1, 0)),

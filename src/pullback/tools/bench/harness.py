@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -78,8 +78,10 @@ def _record(times: Any) -> dict[str, Any]:
     }
 
 
-def measure(case: Case, settings: Settings) -> dict[str, Any]:
-    """Everything about one case, as a record for a report."""
+def measure(
+    case: Case, settings: Settings, without: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Everything about one case, as a record for a report; ``without`` peers, for some reason."""
     name, element, shape, axis = case.key
     found: dict[str, Any] = {
         "op": name,
@@ -112,8 +114,10 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
         "plan": run,
         "function": lambda: function(**arguments),
     }
-    missing: dict[str, str] = {}
+    missing = dict(without or {})
     for peer in settings.peers:
+        if peer in missing:
+            continue
         call, reason = prepare(peer, case, operands)
         if call is None:
             missing[peer] = reason
@@ -148,14 +152,18 @@ def run(
     cases: Iterable[Case],
     settings: Settings,
     progress: Callable[[Case, dict[str, Any] | None], None] | None = None,
+    without: Callable[[Case], Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
-    """Measure cases; ``progress`` is called before each one, and after it with its record."""
+    """Measure cases; ``progress`` is called before each one, and after it with its record.
+
+    ``without`` gives the peers that a case is not compared with, and why.
+    """
     found = []
     with thread_count(settings.threads, settings.peers):
         for case in cases:
             if progress:
                 progress(case, None)
-            record = measure(case, settings)
+            record = measure(case, settings, without(case) if without else None)
             found.append(record)
             if progress:
                 progress(case, record)

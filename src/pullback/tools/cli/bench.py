@@ -35,7 +35,7 @@ EPILOG = """
 Examples:
   pullback bench                                  all ops, f32; some minutes
   pullback bench softmax cumsum --dtypes f32,bf16 --shapes 4096x4096 --axes -1
-  pullback bench --grid --json now.json           all sizes; half an hour
+  pullback bench --grid --json now.json           all sizes; an hour
   pullback bench --full --json now.json           hours; can be resumed
   pullback bench --from now.json --html now.html --plot now.png
   pullback bench --compare before.json
@@ -73,7 +73,7 @@ class _TimeIsUp(Exception):
     "--grid",
     "mode",
     flag_value="grid",
-    help="Every op, forward and backward, from 16x64 to beyond the caches; half an hour. Saved "
+    help="Every op, forward and backward, from 16x64 to beyond the caches; an hour. Saved "
     "after every case.",
 )
 @click.option("--minutes", type=click.FloatRange(min=0), help="Stop after this many minutes.")
@@ -240,7 +240,9 @@ def command(
                 progress.advance(task)
 
         try:
-            _run(todo, settings, grid, advance)
+            # Sizes come in order: what a peer takes of the next one can be told.
+            without = (lambda case: b.far_behind(case, kept.cells)) if mode == "grid" else None
+            _run(todo, settings, grid, advance, without)
         except _TimeIsUp:
             left = len(cases) - len(kept.cells)
             said = f"time is up: {left} of {len(cases)} cases are left out"
@@ -303,10 +305,12 @@ def _old_report(path: Path) -> dict[str, Any]:
     return dict(old)
 
 
-def _run(cases: list[b.Case], settings: b.Settings, grid: b.Grid, advance: Any) -> None:
+def _run(
+    cases: list[b.Case], settings: b.Settings, grid: b.Grid, advance: Any, without: Any
+) -> None:
     """All cases; torch.compile, which takes seconds a case, on a sample of any but a quick run."""
     if grid is b.QUICK or "compile" not in settings.peers:
-        b.run(cases, settings, advance)
+        b.run(cases, settings, advance, without)
         return
     shape, axes = grid.shapes[0]
     # Of the sizes, the last axis alone.
@@ -318,7 +322,7 @@ def _run(cases: list[b.Case], settings: b.Settings, grid: b.Grid, advance: Any) 
     rest = [c for c in cases if c not in first]
     alone = dataclasses.replace(settings, peers=others)
     for part, held in ((first, settings), (rest, alone))[:: 1 if grid is b.FULL else -1]:
-        b.run(part, held, advance)
+        b.run(part, held, advance, without)
 
 
 def _settings(
