@@ -39,7 +39,7 @@ from ..codegen.vectors import (
 )
 from ..words import BLOCK as BLOCK
 from ..words import BLOCKS, EXTENT, FAR
-from .four_rows import LONGEST, ROWS, leading, make_four
+from .four_rows import ROWS, leading, longest_for, make_four
 
 # Elements of a row up to which four rows go through every pass together. What ends a pass, joining
 # lanes and a logarithm, is a chain in which an instruction waits for the one before, and the next
@@ -384,7 +384,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     write, read = state_emitters(len(names))[1], state_emitters(len(known))[0]
     box_of_four, size = stack(ROWS * len(known) * LANES), len(known) * LANES * 8
     longest = AHEAD_BYTES // (operands.edge.item * max(1, len(operands.full)))
-    longest_four = min(BLOCK, LONGEST // operands.edge.item) if four and not lifts else STAGED
+    longest_four = longest_for(formula, operands.edge.item) if four and not lifts else STAGED
     if repeats(formula):
         longest_four = 0
     reads_only = formula.finish is not None  # what is written asks for the next rows itself
