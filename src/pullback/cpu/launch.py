@@ -25,6 +25,7 @@ from ..formulas.record import (
     is_pointwise,
     parameters,
     reads_neighbours,
+    reads_once,
     repeats,
 )
 from . import machine
@@ -226,9 +227,10 @@ class Launch:
         read = self._touched(sources[: len(inputs)], strides, stored)
         written = self._touched(sources[len(inputs) :], strides, stored)
         touched = self._touched(sources, strides, stored)
+        item = sum(ITEMSIZE[stored[n]] for n in sources[: len(full)])
         tile = tiles = 0
         if layout.columns:
-            beyond = touched > machine.here().caches.last_level
+            beyond = self._leaves_caches(touched, sharing, item)
             tile = _tile(problem, layout.columns, self._rows, sharing, beyond)
             near = not machine.here().is_far(self._traffic, sharing)
             if self._key.singles and layout.schedule.is_packed:
@@ -237,7 +239,6 @@ class Launch:
         cut = self._worth_cutting()
         template = self._template(tile, tiles, turned)
         template[PARTS] = threads if cut else 0
-        item = sum(ITEMSIZE[stored[n]] for n in sources[: len(full)])
         template[FAR] = int(self._is_far(touched, sharing, tile * item))
         if machine.here().streams(read, written):
             run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]
@@ -277,6 +278,16 @@ class Launch:
         if not self._layout.columns:
             return machine.here().is_far(touched, sharing)
         return machine.here().is_far(min(BLOCK, self._problem.extent) * tile_row, 1)
+
+    def _leaves_caches(self, touched: int, sharing: int, item: int) -> bool:
+        """Whether tiles of columns as wide as within the caches would be read from memory anyway.
+
+        What is read again is still there where the tiles of all threads fit.
+        """
+        last_level, problem = machine.here().caches.last_level, self._problem
+        columns = min(WIDEST_NEAR, self._layout.columns)
+        held = 0 if reads_once(problem.formula_in_doubles) else sharing * columns * problem.extent
+        return touched > last_level and (not held or held * item > last_level)
 
     def _touched(
         self,

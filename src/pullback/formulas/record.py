@@ -327,6 +327,13 @@ def repeats(formula: Formula) -> bool:
     return isinstance(formula, RowFormula) and any(step.again for step in formula.passes)
 
 
+def reads_once(formula: Formula) -> bool:
+    """Whether what is folded of the elements is all that is wanted of them."""
+    if not isinstance(formula, RowFormula) or formula.finish is None:
+        return False
+    return sum(step.monoid is not None for step in formula.passes) == 1
+
+
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
     if monoid is None:
         return []

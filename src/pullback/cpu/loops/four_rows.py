@@ -13,7 +13,14 @@ from __future__ import annotations
 import sys
 
 from ...formulas.bind import primitives_of
-from ...formulas.record import Monoid, Pass, RowFormula, parameters, reads_neighbours
+from ...formulas.record import (
+    Monoid,
+    Pass,
+    RowFormula,
+    parameters,
+    reads_neighbours,
+    reads_once,
+)
 from ..codegen.block import least
 from ..codegen.extremes import is_extreme
 from ..codegen.functions import inlined
@@ -62,9 +69,8 @@ def longest_for(formula: RowFormula, item: int) -> int:
     Rows of two bytes an element that are read once may be any: a chain of additions takes 16 bytes
     at a time, and memory brings more (norm2 of 16384x8192 bfloat16 took 6.6 ms instead of 9.3).
     """
-    folds = [step for step in formula.passes if step.monoid]
-    once = formula.finish is not None and len(folds) == 1
-    return sys.maxsize if once and item < ITEMSIZE["f32"] else LONGEST // item
+    is_long = reads_once(formula) and item < ITEMSIZE["f32"]
+    return sys.maxsize if is_long else LONGEST // item
 
 
 def _fits(monoid: Monoid) -> bool:
