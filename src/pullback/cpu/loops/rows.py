@@ -19,6 +19,7 @@ from ..codegen.bind import any_element, per_element, per_row
 from ..codegen.block import least
 from ..codegen.elementary import primitives_for
 from ..codegen.extremes import STEP, extreme_of, is_extreme
+from ..codegen.fold import group_at
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import word
@@ -120,6 +121,27 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
         return state
 
     fold_most = fold_whole if lift_pair is None else fold_pairs
+    if fold.lift_away is not None:
+        lift_away, combine_away, group = fold.lift_away, fold.combine_away, group_at(fold.position)
+
+        @inlined
+        def fold_away(line, known, state, start, stop):
+            p, const, row, addresses, strides, _ = line
+            for i in range(start, stop, LANES):
+                full = fetch_full(p, addresses, strides, i, LANES)
+                state = combine_away(state, lift_away(counting(i, 1), const, full, row, known))
+            return state
+
+        @inlined
+        def fold_around(line, known, start, whole):
+            hit = group(line[2], start, whole)
+            state = fold_away(line, known, identity(), start, hit)
+            if hit < whole:
+                state = fold_eight(line, known, state, hit, 0)
+                state = fold_away(line, known, state, hit + LANES, whole)
+            return state
+
+        fold_most = fold_around
     if is_extreme(bound.monoid, operands):
         begin, step, end = extreme_of(bound.monoid, operands)
 
