@@ -287,6 +287,13 @@ FAULTS = (
         "test_bytes.py::test_plain_products_have_the_bits_of_scaled_ones[prod_backward-f64]",
     ),
     Fault(
+        "extremes of rows: a NaN is passed over",
+        "cpu/codegen/extremes.py",
+        'sure = builder.and_(clear, builder.icmp_signed("==", seen, I64(0)))',
+        "sure = clear",
+        "test_shorter_ways.py::test_extremes_of_rows_have_the_bits_of_strided_ones[max-f8]",
+    ),
+    Fault(
         "extremes overlooked",
         "cpu/loops/scan_rows.py",
         "if selects and keeps(before, lifted):",

@@ -18,7 +18,7 @@ from ...formulas.record import LIFTED, RowFormula, is_pointwise, reads_neighbour
 from ..codegen.bind import any_element, per_element, per_row
 from ..codegen.block import least
 from ..codegen.elementary import primitives_for
-from ..codegen.extremes import STEP, extreme_of, is_extreme
+from ..codegen.extremes import TOGETHER, elements_of, extreme_of, is_extreme
 from ..codegen.fold import group_at
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
@@ -144,13 +144,14 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
         fold_most = fold_around
     if is_extreme(bound.monoid, operands):
         begin, step, end = extreme_of(bound.monoid, operands)
+        at_a_time = TOGETHER * elements_of(operands)
 
         @inlined
         def fold_extreme(line, known, start, whole):
             """The extreme of many elements in any order, if that is sure; then the others."""
-            most = start + (whole - start) // STEP * STEP
+            most = start + (whole - start) // at_a_time * at_a_time
             found, seen = begin(), 0
-            for i in range(start, most, STEP):
+            for i in range(start, most, at_a_time):
                 found, seen = step(found, seen, line[3], i)
             state, sure = end(found, seen)
             if not sure:
