@@ -93,6 +93,19 @@ def test_columns_equal_rows(name, element):
         cover(case, "Fortran", f"extent {n}")
 
 
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+@pytest.mark.parametrize("name", ["sum", "norm2", "prod"])
+def test_long_rows_side_by_side(name, element):
+    """Four rows of several blocks, and two that are left over."""
+    for n in (8192, 9001):
+        case = default(OPS[name], element, (6, n))
+        given = quick_operands(case, seed=n)
+        rows, columns = run_fenced(case, given), run_fenced(case, given, "Fortran")
+        for output, result in columns.items():
+            assert same_bytes(result, rows[output]), f"{case}: other bytes in columns"
+        cover(case, "C", f"extent {n}")
+
+
 @pytest.mark.parametrize("name", [n for n in EXAMPLES if has_axes(OPS[n])])
 def test_bent_axes_equal_merged_ones(name):
     """Axes that do not merge in memory walk their elements in the same order as ones that do."""

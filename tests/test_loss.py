@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pullback as pb
+from pullback.core.elements import ELEMENTS
 
 RNG = np.random.default_rng(11)
 LOGITS = RNG.standard_normal((6, 9)).astype(np.float32)
@@ -27,6 +28,26 @@ def test_equals_torch(smoothing):
     over = LOGITS.copy()
     pb.cross_entropy_backward(np.ones(6, np.float32), logits=over, **how, out=over)
     assert over.tobytes() == dx.tobytes()
+
+
+@pytest.mark.parametrize("classes", [1, 7, 8, 31, 4096 + 21])
+@pytest.mark.parametrize("element", ["f32", "bf16"])
+def test_rows_find_their_target_wherever_it_is(classes, element):
+    """Columns look at every element for it."""
+    places = range(classes) if classes < 100 else [0, 8, 4087, 4095, 4096, 4103, 4111, 4112, 4116]
+    target = np.array([*places, -100])
+    x = RNG.standard_normal((len(target), classes)).astype(ELEMENTS[element].dtype)
+    how = {"target": target, "ignore_index": -100, "label_smoothing": 0.1}
+    rows = pb.cross_entropy(x, **how)
+    columns = pb.cross_entropy(np.ascontiguousarray(x.T), axis=0, **how)
+    for row, column in zip(rows, columns, strict=True):
+        assert row.tobytes() == column.tobytes()
+    wide = x.astype(np.float64)
+    hit = np.take_along_axis(wide[:-1], target[:-1, None], 1)[:, 0]
+    lse = np.log(np.exp(wide[:-1]).sum(1))
+    expected = lse - 0.9 * hit - 0.1 * wide[:-1].mean(1)
+    np.testing.assert_allclose(rows[0][:-1].astype(np.float64), expected, rtol=8e-3, atol=8e-3)
+    assert rows[0][-1] == 0
 
 
 def test_a_target_that_is_no_class_is_refused():

@@ -130,13 +130,17 @@ def launch_of(cell, threads: int = 2) -> Launch:
 @pytest.mark.parametrize(("name", "arrays"), [("sum_backward", 1), ("softmax_backward", 3)])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_stores_past_the_caches_by_the_working_set(name, arrays, axis, monkeypatch):
-    """All that a call touches counts, and not the output alone."""
+    """All that a call touches counts, and not the output alone.
+
+    A call that hardly reads writes through the caches up to half as much again.
+    """
     cell = default(OPS[name], "f32", (300, 512), axis)
     rows = 4 * (300 if axis else 512) if arrays == 1 else 0
     working_set = arrays * 4 * 300 * 512 + rows
     given = quick_operands(cell)
     results = []
-    for last_level, streamed in ((working_set, False), (working_set - 1, True)):
+    enough = -(-2 * working_set // 3) if arrays == 1 else working_set
+    for last_level, streamed in ((enough, False), (enough - 1, True)):
         with monkeypatch.context() as patch:
             assume(patch, last_level=last_level)
             assert bool(word(launch_of(cell), STREAMED)) == streamed
@@ -148,8 +152,8 @@ def test_what_is_broadcast_is_touched_once(monkeypatch):
     cell = default(OPS["softmax_backward"], "f32", (300, 512), 1)
     problem = cell.problem
     packed, repeated = (2048, 4), (0, 4)
-    for strides, touched in ((packed, 3 * 300), (repeated, 300 + 2)):
-        operands = {"dy": strides, "y": strides, "dx": packed}
+    for strides, touched in ((packed, 3 * 300), (repeated, 2 * 300 + 1)):
+        operands = {"dy": strides, "y": packed, "dx": packed}
         for last_level, streamed in ((touched * 2048, 0), (touched * 2048 - 1, 1)):
             with monkeypatch.context() as patch:
                 assume(patch, last_level=last_level)
@@ -202,6 +206,21 @@ def test_tiles_of_columns_by_the_cache_of_a_core(name, monkeypatch):
             tiles.append(word(launch_of(cell, 1), TILE))
             results.append(quick_run(cell, given, threads=1))
     assert tiles[0] > tiles[1] >= tiles[2] == 64
+    for other in results[1:]:
+        assert all(map(same_bytes, results[0], other))
+
+
+@pytest.mark.parametrize(("name", "near"), [("sum", 4 << 20), ("softmax_backward", 1 << 20)])
+def test_tiles_of_columns_beyond_the_caches(name, near, monkeypatch):
+    """Wide ones, unless what they read again would be near in narrower ones."""
+    cell = default(OPS[name], "f32", (70, 5000), 0)
+    given = quick_operands(cell)
+    results = []
+    for last_level, columns in ((64 << 20, 1024), (near, 1024), (256 << 10, 2048)):
+        with monkeypatch.context() as patch:
+            assume(patch, last_level=last_level, l2=16 << 20)
+            assert word(launch_of(cell, 1), TILE) == columns
+            results.append(quick_run(cell, given, threads=1))
     for other in results[1:]:
         assert all(map(same_bytes, results[0], other))
 

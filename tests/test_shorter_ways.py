@@ -113,6 +113,20 @@ def test_extremes_of_columns(name):
             assert_same_bits(function(signed, 0), function(strided(signed), 0))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extremes_of_rows_have_the_bits_of_strided_ones(name, dtype):
+    function = getattr(pb, name)
+    x = np.random.default_rng(5).standard_normal((8, 4096 + 77)).astype(dtype)
+    for row, places in ((1, [0, 100]), (2, [4095, 4096]), (3, [4172]), (4, [31, 32])):
+        x[row] = -np.abs(x[row])
+        x[row, places] = np.resize([0.0, -0.0], len(places))
+    x[5, 4000], x[6, 4171] = np.nan, np.nan
+    for signed in (x, -x, x[:, ::-1].copy()):
+        assert_same_bits(function(signed, -1), function(strided(signed), -1))
+        assert_same_bits(np.isnan(function(signed, -1)), np.isnan(signed).any(1))
+
+
 @pytest.mark.parametrize("ties", ["split", "all"])
 @pytest.mark.parametrize("dtype", ["f4", "f2", "bfloat16", "f8"])
 @pytest.mark.parametrize("shape", [(75, 40), (4111, 24), (3, 16)])

@@ -245,6 +245,20 @@ FAULTS = (
         "test_extents.py::test_row_equals_the_oracle[cumsum-f64]",
     ),
     Fault(
+        "cross entropy: the last of a group is looked for in the next one",
+        "cpu/codegen/fold.py",
+        "builder.and_(index, I64(-LANES))",
+        "builder.and_(builder.add(index, I64(1)), I64(-LANES))",
+        "test_loss.py::test_rows_find_their_target_wherever_it_is[f32-31]",
+    ),
+    Fault(
+        "four rows: a second block begins at the first",
+        "cpu/loops/four_rows.py",
+        "start = k * BLOCK",
+        "start = 0",
+        "test_extents.py::test_long_rows_side_by_side[sum-bf16]",
+    ),
+    Fault(
         "dropped tail element of four rows",
         "cpu/loops/four_rows.py",
         "lanes = first_lanes(left)",
@@ -271,6 +285,13 @@ FAULTS = (
         "_Range(2.0**-160, 2.0**160)",
         "_Range(0.0, 2.0**160)",
         "test_bytes.py::test_plain_products_have_the_bits_of_scaled_ones[prod_backward-f64]",
+    ),
+    Fault(
+        "extremes of rows: a NaN is passed over",
+        "cpu/codegen/extremes.py",
+        'sure = builder.and_(clear, builder.icmp_signed("==", seen, I64(0)))',
+        "sure = clear",
+        "test_shorter_ways.py::test_extremes_of_rows_have_the_bits_of_strided_ones[max-f8]",
     ),
     Fault(
         "extremes overlooked",

@@ -25,6 +25,7 @@ from ..formulas.record import (
     is_pointwise,
     parameters,
     reads_neighbours,
+    reads_once,
     repeats,
 )
 from . import machine
@@ -53,6 +54,7 @@ from .words import (
     STREAMED,
     TURN,
     WIDEST_BOTH_WAYS,
+    WIDEST_NEAR,
     WIDEST_ONE_WAY,
     WIDEST_TILE,
     groups_of,
@@ -222,9 +224,14 @@ class Launch:
             layout.cut_axis(CHUNKS_PER_THREAD * threads)
         self._rows = int(np.prod(layout.outer_sizes, dtype=np.int64)) if layout.outer_sizes else 1
         self._blocks = blocks_of(problem)
+        read = self._touched(sources[: len(inputs)], strides, stored)
+        written = self._touched(sources[len(inputs) :], strides, stored)
+        touched = self._touched(sources, strides, stored)
+        item = sum(ITEMSIZE[stored[n]] for n in sources[: len(full)])
         tile = tiles = 0
         if layout.columns:
-            tile = _tile(problem, layout.columns, self._rows, sharing)
+            beyond = self._leaves_caches(touched, sharing, item)
+            tile = _tile(problem, layout.columns, self._rows, sharing, beyond)
             near = not machine.here().is_far(self._traffic, sharing)
             if self._key.singles and layout.schedule.is_packed:
                 tile = _tile_to_keep(problem, tile, near)
@@ -232,10 +239,8 @@ class Launch:
         cut = self._worth_cutting()
         template = self._template(tile, tiles, turned)
         template[PARTS] = threads if cut else 0
-        touched = self._touched(sources, strides, stored)
-        item = sum(ITEMSIZE[stored[n]] for n in sources[: len(full)])
         template[FAR] = int(self._is_far(touched, sharing, tile * item))
-        if machine.here().streams(touched):
+        if machine.here().streams(read, written):
             run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]
             template[STREAMED] = _alignment_to_stream(run_bytes)
         rows = self._rows * max(1, tiles * tile)
@@ -273,6 +278,16 @@ class Launch:
         if not self._layout.columns:
             return machine.here().is_far(touched, sharing)
         return machine.here().is_far(min(BLOCK, self._problem.extent) * tile_row, 1)
+
+    def _leaves_caches(self, touched: int, sharing: int, item: int) -> bool:
+        """Whether tiles of columns as wide as within the caches would be read from memory anyway.
+
+        What is read again is still there where the tiles of all threads fit.
+        """
+        last_level, problem = machine.here().caches.last_level, self._problem
+        columns = min(WIDEST_NEAR, self._layout.columns)
+        held = 0 if reads_once(problem.formula_in_doubles) else sharing * columns * problem.extent
+        return touched > last_level and (not held or held * item > last_level)
 
     def _touched(
         self,
@@ -397,12 +412,13 @@ class Launch:
         program.run(addresses, owners, workspace, size)
 
 
-def _tile(problem: Problem, columns: int, units: int, threads: int) -> int:
+def _tile(problem: Problem, columns: int, units: int, threads: int, beyond: bool) -> int:
     """Columns per tile: as many as the cache holds, but enough tiles that every thread has one.
 
-    Two for every thread took a tenth more: cores write in shorter runs, side by side.
+    Two for every thread took a tenth more: cores write in shorter runs, side by side. Wider ones
+    pay where what is touched lies ``beyond`` the caches.
     """
-    formula, widest = problem.formula_in_doubles, WIDEST_TILE
+    formula, widest = problem.formula_in_doubles, WIDEST_TILE if beyond else WIDEST_NEAR
     if isinstance(formula, ScanFormula):
         widest = WIDEST_BOTH_WAYS if formula.prefix else WIDEST_ONE_WAY
     # A row of accumulators for each lane, one of totals, and one of what is known.

@@ -46,8 +46,10 @@ BLOCK = 4096
 SCAN_BLOCK = 512
 
 # Columns per tile at most: wide enough that memory is read in long runs. Of 512, 1024 and 2048
-# columns, 1024 were fastest at 4096 x 4096.
-WIDEST_TILE = 1024
+# columns, 1024 were fastest within the caches, and 2048 beyond: a softmax_backward of 16384x8192
+# float32 took 94 ms so, 103 by 1024 and 127 by 512.
+WIDEST_TILE = 2048
+WIDEST_NEAR = 1024
 # Elements of a tile up to which what is lifted of them is kept for what comes next, on the stack.
 KEPT = 1 << 16
 # Of scans (256 columns took a third longer at 4096 x 4096).

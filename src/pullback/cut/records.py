@@ -151,7 +151,8 @@ def summary_record(formula: Formula, sweep: int, bools: frozenset[str]) -> Formu
     if isinstance(formula, RowFormula):
         (k, step), *_ = [(k, p) for k, p in enumerate(formula.passes) if p.monoid][sweep:]
         assert step.monoid is not None
-        monoid = replace(step.monoid, lift=place(step.monoid.lift))
+        # Positions are those of the block.
+        monoid = replace(step.monoid, lift=place(step.monoid.lift), away=None)
         passes = (*_passes(formula, k, place), Pass(monoid))
         return RowFormula(
             passes, finish=_itself(monoid.state), lifts_singles=formula.apply is not None

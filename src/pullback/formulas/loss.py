@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .folds import larger, log_add
 from .primitives import INF, NAN, exp, log, where
-from .record import Monoid, Pass, RowFormula
+from .record import Away, Monoid, Pass, RowFormula
 from .reduce import exp_below, finite_peak
 
 
@@ -18,6 +18,10 @@ def logit(logits):
 
 def exp_picked_total(logits, index, target, shift):
     return exp_below(logits, shift), where(index == target, logits, 0.0), logits
+
+
+def exp_total(logits, shift):
+    return exp_below(logits, shift), logits
 
 
 def added(sum1, picked1, total1, sum2, picked2, total2):
@@ -57,7 +61,14 @@ CROSS_ENTROPY = RowFormula(
     (
         Pass(Monoid(logit, larger, (-INF,), ("peak",), selects=True), finite_peak, ("shift",)),
         Pass(
-            Monoid(exp_picked_total, added, (0.0, 0.0, 0.0), ("sum_exp", "picked", "total"), sums=3)
+            Monoid(
+                exp_picked_total,
+                added,
+                (0.0, 0.0, 0.0),
+                ("sum_exp", "picked", "total"),
+                sums=3,
+                away=Away("target", exp_total, ("sum_exp", "total")),
+            )
         ),
     ),
     finish=loss_and_lse,

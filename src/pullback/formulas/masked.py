@@ -64,7 +64,7 @@ def _masked_either(record: Formula, outside: float) -> Formula:
 
 
 def _masked_monoid(monoid: Monoid) -> Monoid:
-    return replace(monoid, lift=_masked_values(monoid.lift, monoid.identity))
+    return replace(monoid, lift=_masked_values(monoid.lift, monoid.identity), away=None)
 
 
 def _masked_pass(step: Pass) -> Pass:

@@ -21,6 +21,19 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Away:
+    """What a lift comes to away from the position that an operand of the row names.
+
+    ``lift`` gives the components of the state in ``state``, the same numbers as that of the monoid;
+    the others are the identity there, and joining that changes none of their bits.
+    """
+
+    position: str
+    lift: Callable
+    state: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Monoid:
     """An associative fold: ``lift`` makes a state of an element, ``combine`` joins two states.
 
@@ -31,7 +44,8 @@ class Monoid:
     states of up to ``briefly`` elements, one after the other, before the next is combined: in the
     end the same bits for less. Where ``brief_holds`` of the state that ``brief`` gives with the
     next, ``combine`` gives the same bits. The first ``sums`` components of a state ``combine`` adds
-    up, each by itself, so that a schedule may carry them in more digits.
+    up, each by itself, so that a schedule may carry them in more digits. ``away`` says what is left
+    of the lift of most elements.
     """
 
     lift: Callable
@@ -44,6 +58,7 @@ class Monoid:
     briefly: int = 0
     brief_holds: Callable | None = None
     sums: int = 0
+    away: Away | None = None
 
 
 @dataclass(frozen=True)
@@ -327,7 +342,15 @@ def repeats(formula: Formula) -> bool:
     return isinstance(formula, RowFormula) and any(step.again for step in formula.passes)
 
 
+def reads_once(formula: Formula) -> bool:
+    """Whether what is folded of the elements is all that is wanted of them."""
+    if not isinstance(formula, RowFormula) or formula.finish is None:
+        return False
+    return sum(step.monoid is not None for step in formula.passes) == 1
+
+
 def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
     if monoid is None:
         return []
-    return [monoid.lift, monoid.combine, monoid.counts, monoid.brief, monoid.brief_holds]
+    away = monoid.away.lift if monoid.away else None
+    return [monoid.lift, monoid.combine, monoid.counts, monoid.brief, monoid.brief_holds, away]

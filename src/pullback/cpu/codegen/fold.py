@@ -18,6 +18,7 @@ from ...formulas.record import Monoid, parameters
 from .bind import element_emitter, per_element
 from .functions import emitter, inlined
 from .lanes import (
+    DOUBLE,
     I32,
     I64,
     LANES,
@@ -145,6 +146,15 @@ class Fold:
         self.combine_next = next_combined(self.combine, self.brief, self.holds)
         self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
         self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)
+        # Away from a position of the row, and which operand of the row that is; None without.
+        self.lift_away: Any = None
+        if monoid.away:
+            away = monoid.away
+            count, self.position = len(away.state), row.index(away.position)
+            self.lift_away = per_element(
+                away.lift, primitives, full, row, known, count, range(count)
+            )
+            self.combine_away = combined_away(states, [states.names.index(n) for n in away.state])
         self.read, self.write, self.read_one, self.write_one, self.spread, self.keep = (
             state_emitters(self.size)
         )
@@ -184,6 +194,40 @@ def combined(join: Callable, states: States):
         return tuple(join(builder, a, b))
 
     return combine
+
+
+def combined_away(states: States, places: list[int]):
+    """``combine_away(a, b)``: the state a, then some of the components of one; a's others stay."""
+
+    @emitter
+    def combine_away(builder, a, b):
+        later, found = list(states.identity), list(a)
+        for k, v in zip(places, b, strict=True):
+            later[k] = v
+        both = states.combine(builder, a, later)
+        for k in places:
+            found[k] = both[k]
+        return tuple(found)
+
+    return combine_away
+
+
+def group_at(position: int):
+    """``group(row, start, stop)``: where the eight elements with a position of the row begin.
+
+    ``stop`` where none of [start, stop) is that; ``start`` is a multiple of eight.
+    """
+
+    @emitter
+    def group(builder, row, start, stop):
+        at = builder.extract_element(row[position], I32(0))
+        first, end = (builder.sitofp(k, DOUBLE) for k in (start, stop))
+        low, high = builder.fcmp_ordered(">=", at, first), builder.fcmp_ordered("<", at, end)
+        inside = builder.and_(low, high)
+        index = builder.fptosi(builder.select(inside, at, first), I64)
+        return builder.select(inside, builder.and_(index, I64(-LANES)), stop)
+
+    return group
 
 
 def brief_holding(states: States, monoid: Monoid):

@@ -18,7 +18,7 @@ from ...formulas.record import RowFormula
 from ..codegen.block import least
 from ..codegen.column_extremes import extremes_of_rows, has_zero, negative_zeros
 from ..codegen.column_tallies import is_tally, tally_lane
-from ..codegen.extremes import is_extreme
+from ..codegen.extremes import elements_of, is_extreme
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import word
@@ -230,7 +230,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         return 0
 
     fold_block, counts_singles = fold_in_order, False
-    if is_extreme(bound.monoid, operands):
+    if is_extreme(bound.monoid, operands) and elements_of(operands) > LANES:
         fold_extremes, order_shows = _make_extremes(bound, operands, rows)
 
         @inner

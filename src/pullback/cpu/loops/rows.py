@@ -18,7 +18,8 @@ from ...formulas.record import LIFTED, RowFormula, is_pointwise, reads_neighbour
 from ..codegen.bind import any_element, per_element, per_row
 from ..codegen.block import least
 from ..codegen.elementary import primitives_for
-from ..codegen.extremes import STEP, extreme_of, is_extreme
+from ..codegen.extremes import TOGETHER, elements_of, extreme_of, is_extreme
+from ..codegen.fold import group_at
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import word
@@ -39,7 +40,7 @@ from ..codegen.vectors import (
 )
 from ..words import BLOCK as BLOCK
 from ..words import BLOCKS, EXTENT, FAR
-from .four_rows import LONGEST, ROWS, leading, make_four
+from .four_rows import ROWS, leading, longest_for, make_four
 
 # Elements of a row up to which four rows go through every pass together. What ends a pass, joining
 # lanes and a logarithm, is a chain in which an instruction waits for the one before, and the next
@@ -120,15 +121,37 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
         return state
 
     fold_most = fold_whole if lift_pair is None else fold_pairs
+    if fold.lift_away is not None:
+        lift_away, combine_away, group = fold.lift_away, fold.combine_away, group_at(fold.position)
+
+        @inlined
+        def fold_away(line, known, state, start, stop):
+            p, const, row, addresses, strides, _ = line
+            for i in range(start, stop, LANES):
+                full = fetch_full(p, addresses, strides, i, LANES)
+                state = combine_away(state, lift_away(counting(i, 1), const, full, row, known))
+            return state
+
+        @inlined
+        def fold_around(line, known, start, whole):
+            hit = group(line[2], start, whole)
+            state = fold_away(line, known, identity(), start, hit)
+            if hit < whole:
+                state = fold_eight(line, known, state, hit, 0)
+                state = fold_away(line, known, state, hit + LANES, whole)
+            return state
+
+        fold_most = fold_around
     if is_extreme(bound.monoid, operands):
         begin, step, end = extreme_of(bound.monoid, operands)
+        at_a_time = TOGETHER * elements_of(operands)
 
         @inlined
         def fold_extreme(line, known, start, whole):
             """The extreme of many elements in any order, if that is sure; then the others."""
-            most = start + (whole - start) // STEP * STEP
+            most = start + (whole - start) // at_a_time * at_a_time
             found, seen = begin(), 0
-            for i in range(start, most, STEP):
+            for i in range(start, most, at_a_time):
                 found, seen = step(found, seen, line[3], i)
             state, sure = end(found, seen)
             if not sure:
@@ -384,7 +407,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     write, read = state_emitters(len(names))[1], state_emitters(len(known))[0]
     box_of_four, size = stack(ROWS * len(known) * LANES), len(known) * LANES * 8
     longest = AHEAD_BYTES // (operands.edge.item * max(1, len(operands.full)))
-    longest_four = min(BLOCK, LONGEST // operands.edge.item) if four and not lifts else STAGED
+    longest_four = longest_for(formula, operands.edge.item) if four and not lifts else STAGED
     if repeats(formula):
         longest_four = 0
     reads_only = formula.finish is not None  # what is written asks for the next rows itself
