@@ -51,6 +51,11 @@ def target_cpu() -> dict[str, str]:
     return {"cpu": name or llvm.get_host_cpu_name(), "features": features or ""}
 
 
+def is_amd() -> bool:
+    """Whether it is one of AMD's CPUs, of Zen or later."""
+    return target_cpu()["cpu"].startswith("znver")
+
+
 @cache
 def target_machine() -> Any:
     """What makes an object file of a kernel.

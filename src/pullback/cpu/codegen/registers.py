@@ -11,7 +11,7 @@ from functools import cache, reduce
 
 from llvmlite import binding, ir
 
-from ..loader import target_cpu, target_machine
+from ..loader import is_amd, target_machine
 from .lanes import DOUBLES, I1, I32, LANES
 
 
@@ -70,7 +70,7 @@ def shuffles_words() -> bool:
     shuffle, 1.07 with a widening and a shift. Intel's take three steps: softmax_backward of 256x512
     took 57 microseconds with a shuffle, 44 without.
     """
-    return target_cpu()["cpu"].startswith("znver")
+    return is_amd()
 
 
 def pieces(builder, vectors) -> list[list]:
