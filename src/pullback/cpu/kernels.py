@@ -56,6 +56,7 @@ class KernelKey:
     written: tuple[int, ...]  # which of them are kept
     types: tuple[tuple[str, str], ...]  # of operands that do not have the element type
     singles: bool = False  # whether elements are computed on float32 lanes
+    bounded: bool = False  # whether they are where that gives the bits of float64 lanes
 
     @property
     def formula(self) -> RowFormula | ScanFormula:
@@ -75,7 +76,7 @@ class KernelKey:
         # Operands by name: a kernel is compiled for their number and order.
         operands = f"{'_'.join(self.full)}_of_{'_'.join(self.row)}_of_{outputs}"
         operands += "".join(f"_{name}_{kind}" for name, kind in self.types)
-        operands += "_in_float32" if self.singles else ""
+        operands += "_in_float32" if self.singles else "_bounded" if self.bounded else ""
         chosen = "-".join(str(value) for value in self.selection) or "any"
         return "-".join((self.op.name, chosen, self.element, str(self.schedule), operands))
 
@@ -115,6 +116,7 @@ def _make(key: KernelKey, part: Part) -> Callable:
         types=dict(key.types),
         ends=key.ends,
         singles=key.singles,
+        bounded=key.bounded,
         asked=names_read(formula),
     )
     if isinstance(formula, RowFormula):

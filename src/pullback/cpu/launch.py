@@ -29,6 +29,7 @@ from ..formulas.record import (
     repeats,
 )
 from . import machine
+from .codegen.bounded import uses_bounds
 from .codegen.single_calls import uses_singles
 from .data import constant_words, numbered
 from .kernels import KernelKey, Part, Step, kernel_for
@@ -116,17 +117,39 @@ def computes_in_singles(
     types: tuple[tuple[str, str], ...],
 ) -> bool:
     """Whether float32 lanes compute some of it: of elements of at most 32 bits, not in a scan."""
-    if problem.precision != "fast" or problem.element == "f64":
-        return False
+    formula = _formula_in_singles(problem, full, row, types)
+    return formula is not None and uses_singles(formula, full, row)
+
+
+def is_tried_in_singles(
+    problem: Problem,
+    full: tuple[str, ...],
+    row: tuple[str, ...],
+    types: tuple[tuple[str, str], ...],
+) -> bool:
+    """Whether float32 lanes are tried first where float64 lanes compute it, for the same bits."""
+    formula = _formula_in_singles(problem, full, row, types)
+    return formula is not None and uses_bounds(formula, full, row, problem.element)
+
+
+def _formula_in_singles(
+    problem: Problem,
+    full: tuple[str, ...],
+    row: tuple[str, ...],
+    types: tuple[tuple[str, str], ...],
+) -> RowFormula | None:
+    """The formula that float32 lanes may compute, if they may."""
     record = problem.formula_in_doubles
-    if not isinstance(record, RowFormula):
-        return False
+    if problem.precision != "fast" or problem.element == "f64":
+        return None
+    if not isinstance(record, RowFormula) or problem.is_segmented:
+        return None
     by_elements = _read_by_elements(record)
     if any(kind != "bool" and name in by_elements for name, kind in types):
-        return False
+        return None
     formula = numbered(record, problem.op.data, (*full, *row))
     assert isinstance(formula, RowFormula)
-    return uses_singles(formula, full, row)
+    return formula
 
 
 def _read_by_elements(formula: RowFormula) -> set[str]:
@@ -217,6 +240,7 @@ class Launch:
             written,
             types,
             computes_in_singles(problem, full, row, types),
+            is_tried_in_singles(problem, full, row, types),
         )
         size = problem.numel * ITEMSIZE[problem.element]
         self._traffic = size * (len(full) + len(written))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .folds import larger, log_add
 from .primitives import INF, NAN, exp, log, where
-from .record import Away, Monoid, Pass, RowFormula
+from .record import Away, Monoid, Pass, RowFormula, Usual
 from .reduce import exp_below, finite_peak
 
 
@@ -79,16 +79,27 @@ CROSS_ENTROPY = RowFormula(
 def gains(d_loss, lse, target, extent, ignore_index, label_smoothing, z_loss):
     gain = where(target == ignore_index, 0.0, of_class(d_loss, target, extent))
     scale = where(z_loss == 0, 1.0, 1.0 + 2.0 * z_loss * lse)
-    return gain, gain * scale, gain * (1.0 - label_smoothing), gain * label_smoothing / extent
+    spread = gain * label_smoothing / extent
+    return gain, gain * scale, gain * (1.0 - label_smoothing), spread, lse, target
 
 
-def logits_gradient(logits, index, target, lse, gain, scaled_gain, hit, spread):
-    p = scaled_gain * exp(logits - lse)
-    return where(gain == 0, 0.0, p - where(index == target, hit, 0.0) - spread)
+def unspread_gradient(logits, index, place, shift, gain, scaled_gain, hit):
+    p = scaled_gain * exp(logits - shift)
+    return where(gain == 0, 0.0, p - where(index == place, hit, 0.0))
 
 
+def logits_gradient(logits, index, place, shift, gain, scaled_gain, hit, spread):
+    p = scaled_gain * exp(logits - shift)
+    return where(gain == 0, 0.0, p - where(index == place, hit, 0.0) - spread)
+
+
+def is_spread(spread):
+    return spread != 0
+
+
+GAINS = Pass(close=gains, gives=("gain", "scaled_gain", "hit", "spread", "shift", "place"))
+# Without label smoothing only the target's element is a difference.
+UNSPREAD = RowFormula((GAINS,), apply=unspread_gradient, heavy=True)
 CROSS_ENTROPY_BACKWARD = RowFormula(
-    (Pass(close=gains, gives=("gain", "scaled_gain", "hit", "spread")),),
-    apply=logits_gradient,
-    heavy=True,
+    (GAINS,), apply=logits_gradient, heavy=True, usual=Usual(UNSPREAD, is_spread)
 )

@@ -8,13 +8,12 @@ or the result is a zero, which may have either sign. That is told, and then all 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 from llvmlite import ir
 
-from ...formulas.folds import larger, smaller, value
-from ...formulas.record import Monoid, parameters
+from ...formulas.folds import is_itself, larger, smaller
+from ...formulas.record import Monoid
 from .functions import emitter
 from .lanes import DOUBLES, I64, LANES, expected
 from .operands import Operands
@@ -31,16 +30,11 @@ def elements_of(operands: Operands) -> int:
 
 def is_extreme(monoid: Monoid | None, operands: Operands) -> bool:
     """Whether a pass looks for the largest or smallest element of a row."""
-    if monoid is None or monoid.combine not in (larger, smaller) or not _is_itself(monoid.lift):
+    if monoid is None or monoid.combine not in (larger, smaller) or not is_itself(monoid.lift):
         return False
     if len(operands.full) != 1 or not operands.packed or operands.flipped:
         return False
     return operands.edges[0].element in ("f32", "f16", "bf16", "f64")
-
-
-def _is_itself(lift: Callable) -> bool:
-    """Whether a lift gives its only operand back, whatever that is called."""
-    return len(parameters(lift)) == 1 and lift.__code__.co_code == value.__code__.co_code
 
 
 def better_of(builder, a, b, sign: str):

@@ -137,7 +137,8 @@ class Operands:
     they are so in descending order, and then the first position comes in the last lane. ``types``
     are those of operands that do not have the op's element type; ``ends`` are the outputs that a
     scan writes at the end of a row. ``singles`` lets elements be computed on float32 lanes.
-    ``asked`` are the names that the formula's functions ask for.
+    ``bounded`` lets it be tried where elements are of sixteen bits (:mod:`.bounded`). ``asked`` are
+    the names that the formula's functions ask for.
     """
 
     def __init__(
@@ -154,9 +155,10 @@ class Operands:
         types: Mapping[str, str] | None = None,
         ends=(),
         singles=False,
+        bounded=False,
         asked=frozenset(),
     ):
-        self.singles = singles
+        self.singles, self.bounded = singles, bounded
         self.constants = _constants(asked)
         self.full, self.row, self.outputs = tuple(full), tuple(row), tuple(outputs)
         # A formula gives all outputs; only those at these positions are written.

@@ -25,6 +25,8 @@ FLOAT = ir.FloatType()
 # exp(x) is an ordinary number up to this size of x; below NOTHING it is 0 even times the largest
 # float32.
 EXP_LIMIT, NOTHING = 87.0, -200.0
+# What it is off by, in units of 2**-24 of itself, and how small it is within that limit.
+EXP_UNITS, EXP_LEAST = 1.7, 2.0**-126
 # A row's number outside of this is too small, or too large, for two float32.
 LEAST, LARGEST = 2.0**-100, 2.0**120
 
@@ -63,6 +65,12 @@ class Trace:
         self.kind = ir.VectorType(lane, count)
         self._suffix = f"v{count}f{64 if lane is DOUBLE else 32}"
         self.doubtful = ir.VectorType(I1, count)([0] * count)
+        # What results are off by, in units of 2**-24 of their size.
+        self.units = 0.0
+        # Elements that are not 0 are at least this large.
+        self.least_element = 0.0
+        # Whether a product takes in all of a number that is two, and a sum what its parts left out.
+        self.keeps_low, self.settles = True, True
 
     def doubt(self, mask) -> None:
         self.doubtful = self.builder.or_(self.doubtful, mask)
@@ -72,6 +80,21 @@ class Trace:
 
     def single(self, v, low=None, exact: bool = True) -> Single:
         return Single(self, v, low, exact)
+
+    def element(self, v) -> Single:
+        """An element as it was read."""
+        made = self.single(v)
+        made.least = self.least_element
+        return made
+
+    def sum_of_rounded(self, a: Single, b: Single) -> Single:
+        """A sum of which a part has been rounded."""
+        # Where it cancels, the rounding of a product would be most of the result.
+        raise NotInSingles("a sum of rounded numbers")
+
+    def is_zero(self, a: Single):
+        """Where a number that may be two is 0."""
+        raise NotInSingles("a comparison of rounded numbers")
 
     def call(self, name: str, *args):
         name = f"{name}.{self._suffix}"
@@ -101,7 +124,9 @@ class Trace:
         zero = builder.fcmp_ordered("==", wide, wide.type([0.0] * self.count))
         # What is NaN makes results so, and they are doubtful.
         high = builder.select(builder.or_(inside, zero), high, self.number(math.nan))
-        return self.single(high, builder.fptrunc(rest, self.kind))
+        made = self.single(high, builder.fptrunc(rest, self.kind))
+        made.least = LEAST
+        return made
 
     def of_elements(self, halves) -> Single:
         """Numbers of rows that float32 holds."""
@@ -111,7 +136,8 @@ class Trace:
         """What a formula gave, as vectors; doubtful where not finite."""
         found = []
         for value in values:
-            number = _single(self, value)
+            number = as_single(self, value)
+            self.units = max(self.units, number.units + (0.0 if number.low is None else 1.0))
             v = number.whole()
             if not number.finite:
                 size = self.call("llvm.fabs", v)
@@ -127,14 +153,16 @@ def _joined(builder, halves):
     return builder.shuffle_vector(*halves, ir.VectorType(I32, count)(list(range(count))))
 
 
-def _single(trace: Trace, value) -> Single:
+def as_single(trace: Trace, value) -> Single:
     if isinstance(value, Single):
         return value
     if isinstance(value, Condition):
         raise NotInSingles("a condition where a number is wanted")
     high = float(_as_float32(value))
     low = value - high if math.isfinite(high) else 0.0
-    return trace.single(trace.number(high), trace.number(low) if low else None)
+    made = trace.single(trace.number(high), trace.number(low) if low else None)
+    made.least = abs(high) or math.inf
+    return made
 
 
 def _as_float32(value: float) -> float:
@@ -169,10 +197,16 @@ class Single(Comparable):
     what a product is one of. ``finite`` where every lane is, or doubtful already. What is 1 where a
     condition holds, and 0 elsewhere, has it as its ``truth``; what is ``chosen`` is a number where
     a condition holds, and 0 elsewhere. ``inverse()``, of a number that knows it, gives 1 over it.
+
+    ``v`` is off by at most ``units`` of 2**-24 of its size and, if there is an ``error``, by that
+    beside. What is not 0 is at least as large as ``least``. What is ``seldom`` is 0 in most lanes.
+    A number that all lanes have may be at hand as a float64, ``alone``. What is no more than a
+    ``product`` is one of those numbers. An exp is ``positive``.
     """
 
     __slots__ = (
-        "chosen", "exact", "factors", "finite", "inverse", "low", "parts", "trace", "truth", "v"
+        "alone", "chosen", "error", "exact", "factors", "finite", "inverse", "least", "low",
+        "parts", "positive", "product", "seldom", "trace", "truth", "units", "v",
     )  # fmt: skip
     __hash__ = None  # type: ignore[assignment]
 
@@ -184,6 +218,12 @@ class Single(Comparable):
         self.truth: Condition | None = None
         self.chosen: tuple[Condition, Single] | None = None
         self.inverse: Callable[[], Single] | None = None
+        self.units = 0.0
+        self.error: ir.Value | None = None
+        self.least, self.seldom = 0.0, False
+        self.alone: ir.Value | None = None
+        self.product: tuple[Single, Single] | None = None
+        self.positive = False
 
     def whole(self):
         return self.v if self.low is None else self.trace.builder.fadd(self.v, self.low)
@@ -191,32 +231,41 @@ class Single(Comparable):
     def __neg__(self):
         builder = self.trace.builder
         low = None if self.low is None else builder.fneg(self.low)
-        return Single(self.trace, builder.fneg(self.v), low, self.exact)
+        made = Single(self.trace, builder.fneg(self.v), low, self.exact)
+        made.units, made.error = self.units, self.error
+        made.least, made.seldom = self.least, self.seldom
+        if self.product:
+            one, other = self.product
+            made.product = (one, -other) if one.positive else (-one, other)
+        return made
 
     def __add__(self, other):
-        return _sum(self, _single(self.trace, other))
+        return _sum(self, as_single(self.trace, other))
 
     __radd__ = __add__
 
     def __sub__(self, other):
-        return _sum(self, -_single(self.trace, other))
+        return _sum(self, -as_single(self.trace, other))
 
     def __rsub__(self, other):
-        return _sum(_single(self.trace, other), -self)
+        return _sum(as_single(self.trace, other), -self)
 
     def __mul__(self, other):
-        return _product(self, _single(self.trace, other))
+        return _product(self, as_single(self.trace, other))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other):
-        return _quotient(self, _single(self.trace, other))
+        return _quotient(self, as_single(self.trace, other))
 
     def __rtruediv__(self, other):
-        return _quotient(_single(self.trace, other), self)
+        return _quotient(as_single(self.trace, other), self)
 
     def _compare(self, sign, other):
-        other = _single(self.trace, other)
+        is_constant = not isinstance(other, (Single, Condition))
+        if self.low is not None and self.exact and sign == "==" and is_constant and other == 0:
+            return Condition(self.trace, self.trace.is_zero(self))
+        other = as_single(self.trace, other)
         if self.low is not None or other.low is not None or not (self.exact and other.exact):
             raise NotInSingles("a comparison of rounded numbers")
         return Condition(self.trace, compared(self.trace.builder, sign, self.v, other.v))
@@ -229,14 +278,18 @@ def _condition(value) -> Condition:
 
 def _sum(a: Single, b: Single) -> Single:
     trace, builder = a.trace, a.trace.builder
+    rounded = a, b
+    if not trace.settles and (a.parts or b.parts):
+        return trace.sum_of_rounded(a, b)
     a, b = _settled(a), _settled(b)
     if not (a.exact and b.exact):
-        # Where it cancels, the rounding of a product would be most of the result.
-        raise NotInSingles("a sum of rounded numbers")
+        return trace.sum_of_rounded(*rounded)
     lows = [s.low for s in (a, b) if s.low is not None]
     low = builder.fadd(*lows) if len(lows) == 2 else lows[0] if lows else None
     made = Single(trace, builder.fadd(a.v, b.v), low, exact=False)
-    made.parts = (a, b)
+    made.parts, made.units = (a, b), 1.0
+    if a.least == b.least == trace.least_element:
+        made.least = a.least  # of which both are multiples
     return made
 
 
@@ -263,13 +316,21 @@ def _product(a: Single, b: Single) -> Single:
     _doubt_small(a, b)
     rest = None
     for one, other in ((a, b), (b, a)):
-        if one.low is not None:
+        if one.low is not None and trace.keeps_low:
             part = builder.fmul(one.low, other.v)
             rest = part if rest is None else builder.fadd(rest, part)
     v = builder.fmul(a.v, b.v) if rest is None else trace.fma(a.v, b.v, rest)
     made = trace.single(v, exact=False)
-    made.factors = (a.v, b.v)
+    made.factors, made.least = (a.v, b.v), a.least * b.least
+    made.units, made.product = _units_of_product(a, b), (a, b)
     return made
+
+
+def _units_of_product(a: Single, b: Single) -> float:
+    if a.error is not None or b.error is not None:
+        raise NotInSingles("a product of what may have cancelled")
+    left_out = sum(0.5 for s in (a, b) if s.low is not None and not s.trace.keeps_low)
+    return a.units + b.units + left_out + 1.01
 
 
 def _doubt_small(a: Single, b: Single) -> None:
@@ -288,7 +349,7 @@ def _quotient(a: Single, b: Single) -> Single:
     if b.low is None:
         _doubt_small(a, b)
         made = a.trace.single(a.trace.builder.fdiv(a.whole(), b.v), exact=False)
-        made.factors = (a.v, b.v)
+        made.factors, made.units = (a.v, b.v), _units_of_product(a, b)
         return made
     return _product(a, b.inverse() if b.inverse else inverse_of(b))
 
@@ -310,14 +371,19 @@ def where(condition, a, b):
         return a if condition else b
     condition = _condition(condition)
     trace, builder = condition.trace, condition.trace.builder
-    one, other = (_single(trace, s) for s in (a, b))
+    one, other = (as_single(trace, s) for s in (a, b))
     v = builder.select(condition.v, one.v, other.v)
     low = None
     if one.low is not None or other.low is not None:
         lows = [trace.number(0.0) if s.low is None else s.low for s in (one, other)]
         low = builder.select(condition.v, *lows)
     made = Single(trace, v, low, one.exact and other.exact)
+    made.units, made.least = max(one.units, other.units), min(one.least, other.least)
+    if one.error is not None or other.error is not None:
+        errors = [trace.number(0.0) if s.error is None else s.error for s in (one, other)]
+        made.error = builder.select(condition.v, *errors)
     if not isinstance(b, Single) and b == 0.0:
+        made.seldom = True
         if isinstance(a, Single):
             made.chosen = (condition, a)
             made.truth = None if a.truth is None else condition & a.truth
@@ -333,7 +399,9 @@ def isnan(v):
 def absolute(v):
     if v.low is not None:
         raise NotInSingles("the size of a number that is two")
-    return v.trace.single(v.trace.call("llvm.fabs", v.v), exact=v.exact)
+    made = v.trace.single(v.trace.call("llvm.fabs", v.v), exact=v.exact)
+    made.units, made.error, made.least = v.units, v.error, v.least
+    return made
 
 
 def exp(x):
@@ -361,7 +429,7 @@ def exp(x):
     power = builder.shl(field, field.type([23] * trace.count))
     v = builder.fmul(p, builder.bitcast(power, trace.kind))
     made = trace.single(_exp_outside(trace, x.v, inside, v), exact=False)
-    made.finite = True
+    made.finite, made.units, made.least, made.positive = True, EXP_UNITS, EXP_LEAST, True
     return made
 
 

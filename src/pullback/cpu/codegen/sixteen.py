@@ -18,12 +18,20 @@ from ...formulas.record import parameters
 from ..words import CONSTANT_NAMES
 from .bind import element_emitter
 from .functions import emitter
-from .lanes import DOUBLES, I32, I64, LANES, Lanes, doubles, expected, scratch_builder
+from .lanes import DOUBLE, DOUBLES, I32, I64, LANES, Lanes, doubles, expected, scratch_builder
 from .operands import Operands
+from .positions import Position
 from .registers import any_piece, registers
-from .single_calls import EIGHT_FLOATS, SingleCall, elements, row_elements, row_numbers
+from .single_calls import (
+    EIGHT_FLOATS,
+    SingleCall,
+    elements,
+    numbers_of_one_row,
+    row_elements,
+    row_numbers,
+)
 from .singles import FLOAT, Trace, inverse_of
-from .storage import Edge, from_float, to_float
+from .storage import Edge, to_float
 
 SIXTEEN = 2 * LANES
 FLOATS = ir.VectorType(FLOAT, SIXTEEN)
@@ -147,8 +155,10 @@ def _wide_halves_of(builder, v) -> list:
     return [builder.fpext(part, DOUBLES) for part in halves_of(builder, v)]
 
 
-def emit_sixteen(call: SingleCall, builder, const, floats, rows, numbers):
+def emit_sixteen(call: SingleCall, builder, const, floats, rows, numbers, position=None):
     """Results for sixteen elements, and whether no lane is doubtful.
+
+    ``position`` is that of the first along the axis.
 
     Where sixteen float32 take two registers they are computed eight at a time: conditions on all
     of them would be brought to one register, and back.
@@ -162,8 +172,9 @@ def emit_sixteen(call: SingleCall, builder, const, floats, rows, numbers):
         mine = [_lanes_of(builder, v, lanes) for v in floats]
         times = len(lanes) // LANES
         values, unsure = call.emit(
-            builder, len(lanes), row_numbers(const, times), elements(mine), row, known
-        )
+            builder, len(lanes), row_numbers(const, times), elements(mine), row, known,
+            _positions(builder, position, lanes, rows.along_axis),
+        )  # fmt: skip
         found.append(values)
         doubtful = unsure if doubtful is None else builder.or_(doubtful, unsure)
     sure = expected(builder, builder.not_(any_of(builder, doubtful)))
@@ -171,6 +182,18 @@ def emit_sixteen(call: SingleCall, builder, const, floats, rows, numbers):
         return found[0], sure
     order = ir.VectorType(I32, SIXTEEN)(list(range(SIXTEEN)))
     return [builder.shuffle_vector(*both, order) for both in zip(*found, strict=True)], sure
+
+
+def _positions(builder, position, lanes: range, along_axis: bool) -> list:
+    """What gives the positions of some lanes, if that of the first is known."""
+    if position is None:
+        return []
+
+    def positions(trace: Trace) -> Position:
+        first = builder.add(position, I64(lanes.start)) if along_axis else position
+        return Position(trace, builder.sitofp(first, DOUBLE), along_axis)
+
+    return [positions]
 
 
 def _lanes_of(builder, v, lanes: range):
@@ -183,10 +206,12 @@ def _lanes_of(builder, v, lanes: range):
 class Spread:
     """Numbers of one row for sixteen of its elements: tuples of eight equal float64."""
 
+    along_axis = True
+
     def singles(self, builder, args, lanes: range) -> tuple[list, list]:
         row, known = args
         times = len(lanes) // LANES
-        return row_elements(row, times), row_numbers(known, times)
+        return row_elements(row, times), numbers_of_one_row(known, times)
 
 
 class Boxed:
@@ -197,6 +222,8 @@ class Boxed:
     Behind these lies 1 over the known values that elements are divided by, likewise: a division
     for every element was a third of what a softmax takes to write.
     """
+
+    along_axis = False
 
     def __init__(self, row: int, known: int, pitch: int):
         self._row, self._known, self._pitch = row, known, pitch
@@ -281,6 +308,7 @@ def forget(builder, place):
 def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = False):
     """``f(addresses, index, const, row numbers, streamed)``: whether no lane is doubtful.
 
+    Across columns ``index`` is that of a column, and the position along the axis comes behind it.
     Reads, computes and then writes sixteen packed elements, past the caches if ``streamed``.
     ``rows`` says how the numbers of rows come: :class:`Spread` or :class:`Boxed`. A function of
     ``lifted`` values, which come behind the operands, is also given where these are kept.
@@ -288,16 +316,16 @@ def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = Fal
     edge, edges = operands.edge, operands.edges
     full_at, finished = operands.full_at, operands.finished
 
-    def emit(builder, bases, index, const, numbers, streamed, kept=None):
+    def emit(builder, bases, index, position, const, numbers, streamed, kept=None):
         floats = [load_sixteen(builder, edges[o], bases[o], index) for o in full_at]
         if kept is not None:
             floats.append(builder.load(builder.inttoptr(kept, FLOATS.as_pointer())))
             floats[-1].align = 4
-        values, sure = emit_sixteen(call, builder, const, floats, rows, numbers)
+        values, sure = emit_sixteen(call, builder, const, floats, rows, numbers, position)
         offset = builder.mul(index, I64(edge.item))
         with builder.if_then(sure):
             for o, w in finished:
-                v = from_float(builder, values[w], edge.element, edge.native_half)
+                v = call.stored(builder, values[w], edge)
                 edge.put_stored(builder, builder.add(bases[o], offset), v, streamed)
         return sure
 
@@ -305,15 +333,15 @@ def apply_sixteen(call: SingleCall, operands: Operands, rows, lifted: bool = Fal
         rows.divide_by(call.divisors)
 
         @emitter
-        def apply_columns(builder, addresses, index, const, numbers, streamed, kept):
-            return emit(builder, addresses, index, const, numbers, streamed, kept)
+        def apply_columns(builder, addresses, index, position, const, numbers, streamed, kept):
+            return emit(builder, addresses, index, position, const, numbers, streamed, kept)
 
         return apply_columns
 
     @emitter
     def apply(builder, addresses, index, const, row, known, streamed, kept):
         kept = kept if lifted else None
-        return emit(builder, addresses, index, const, (row, known), streamed, kept)
+        return emit(builder, addresses, index, index, const, (row, known), streamed, kept)
 
     return apply
 

@@ -17,6 +17,7 @@ from typing import Any
 from ...formulas.record import LIFTED, RowFormula, is_pointwise, reads_neighbours, repeats
 from ..codegen.bind import any_element, per_element, per_row
 from ..codegen.block import least
+from ..codegen.bounded import bounded_call, shorter_call
 from ..codegen.elementary import primitives_for
 from ..codegen.extremes import TOGETHER, elements_of, extreme_of, is_extreme
 from ..codegen.fold import group_at
@@ -27,7 +28,7 @@ from ..codegen.neighbours import fetch_along, neighbours_of
 from ..codegen.operands import Operands, fence
 from ..codegen.passes import BoundPass
 from ..codegen.registers import registers
-from ..codegen.single_calls import SingleCall, lift_call, single_call
+from ..codegen.single_calls import SingleCall, elements_known, lift_call, single_call
 from ..codegen.sixteen import SIXTEEN as GROUP
 from ..codegen.sixteen import Spread, apply_sixteen, forget, per_eight
 from ..codegen.vectors import (
@@ -46,6 +47,9 @@ from .four_rows import ROWS, leading, longest_for, make_four
 # lanes and a logarithm, is a chain in which an instruction waits for the one before, and the next
 # row need not: log_softmax of 64x256 float32 took 7.9 microseconds instead of 10.0.
 STAGED = BLOCK // ROWS
+
+# Elements computed by eight, at most, before sixteen are tried again.
+LONGEST_SPAN = 256
 
 # Inputs of the next row are asked for while a row is written, when memory would have nothing to
 # read, up to this many bytes.
@@ -308,6 +312,7 @@ def make_apply_range(
             formula.from_lifted, primitives, full, operands.row, known, outputs
         )
     read_kept = state_emitters(1)[0]
+    lingers = operands.bounded
     # Elements written at a time.
     group = GROUP if pairs or sixteen else LANES
 
@@ -356,7 +361,7 @@ def make_apply_range(
         if streamed:
             until = least(start + -(addresses[first] // item + start) % group, stop)
         whole = until + (stop - until) // group * group
-        i = start
+        i, span = start, group
         while i < stop:
             while i < until:
                 apply_chunk(line, known, i, least(LANES, until - i))
@@ -368,9 +373,21 @@ def make_apply_range(
                 if not apply_group(line, known, i, start, streamed):
                     break
                 i += group
-            until = i + group if i < whole else stop
+            if lingers:
+                span = doubtful_span(span, group, whole - i, i > until)
+            until = i + span if i < whole else stop
 
     return apply_range
+
+
+@inlined
+def doubtful_span(span, group, left, found_sure):
+    """How many elements to compute by eight from a doubtful group on: more after each in a row.
+
+    Where a rounding has to be sure, groups are doubtful here and there or, of numbers halfway
+    between two elements, all of them.
+    """
+    return least(left, group if found_sure else least(2 * span, LONGEST_SPAN))
 
 
 def element_functions(
@@ -382,13 +399,23 @@ def element_functions(
     """
     primitives, outputs = primitives_for(element), len(operands.outputs)
     full, row = operands.full, operands.row
-    call = single_call(formula.apply, full, row, known) if operands.singles else None
+    call, known_elements = None, elements_known(formula, tuple(full))
+    if operands.singles:
+        call = single_call(formula.apply, full, row, known, known_elements)
     if call is None:
-        return per_element(formula.apply, primitives, full, row, known, outputs), None
+        sixteen = None
+        if operands.bounded and operands.packed and not reads_neighbours(formula):
+            bounded = bounded_call(formula.apply, full, row, known, element)
+            sixteen = apply_sixteen(bounded, operands, rows) if bounded else None
+        return per_element(formula.apply, primitives, full, row, known, outputs), sixteen
     apply = per_eight(call, formula.apply, primitives, operands, known, range(outputs))
     if not operands.packed or reads_neighbours(formula):
         return apply, None
-    wanted = single_call(formula.from_lifted, (*full, LIFTED), row, known) if lifted else call
+    if lifted:
+        wanted = single_call(formula.from_lifted, (*full, LIFTED), row, known)
+    else:
+        shorter = shorter_call(formula.apply, full, row, known, element, known_elements)
+        wanted = shorter or call
     return apply, apply_sixteen(wanted, operands, rows, lifted)
 
 

@@ -18,7 +18,7 @@ from ..codegen.sixteen import Boxed, apply_sixteen
 from ..codegen.vectors import counting, no_vectors, state_emitters
 from ..words import EXTENT
 from .flush import flush, put_bytes
-from .rows import element_functions, lifted_call, writes_pairs
+from .rows import doubtful_span, element_functions, lifted_call, writes_pairs
 from .tile import PITCH, keeps_columns, kept_at, kept_pitch, row_emitters
 
 
@@ -76,7 +76,7 @@ def make_tile_finish(formula: RowFormula, element: str, operands: Operands, know
     one, other, may_stream = operands.output_at[0], operands.output_at[-1], operands.may_stream()
     pairs = writes_pairs(formula, operands)
     fetch_pair, put_pair = operands.fetch_pair(), operands.put_pair()
-    group = 2 * LANES if pairs or sixteen else LANES
+    group, lingers = 2 * LANES if pairs or sixteen else LANES, operands.bounded
 
     @inner
     def apply_whole(tile, at, c, i, streamed):
@@ -110,7 +110,8 @@ def make_tile_finish(formula: RowFormula, element: str, operands: Operands, know
         earlier = known[: -len(formula.passes[-1].names)]
         lifted = apply_sixteen(lifted_call(formula, operands, earlier), operands, boxed, True)
 
-    choice = choice_of(formula.apply, operands, known, boxed) if sixteen else None
+    chooses = sixteen and operands.singles
+    choice = choice_of(formula.apply, operands, known, boxed) if chooses else None
     prepare_choice: Any = choice.prepare() if choice else None
     put_chosen: Any = choice.apply() if choice else None
 
@@ -125,13 +126,13 @@ def make_tile_finish(formula: RowFormula, element: str, operands: Operands, know
     def apply_singles(tile, at, c, i, streamed):
         _, const, _, _, _, left, (row_box, known_box, _, _, split_box) = tile
         numbers = (row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
-        return sixteen(at, left + c, const, numbers, streamed, None)
+        return sixteen(at, left + c, i, const, numbers, streamed, None)
 
     @inlined
     def apply_lifted(tile, at, c, i, pitch):
         _, const, _, _, _, left, (row_box, known_box, _, _, split_box) = tile
         numbers = (row_box + 8 * c, known_box + 8 * c, split_box + 4 * c)
-        return lifted(at, left + c, const, numbers, False, kept_at(tile, i, pitch, c))
+        return lifted(at, left + c, i, const, numbers, False, kept_at(tile, i, pitch, c))
 
     apply_group = apply_singles if sixteen else apply_pair if pairs else apply_whole
     if choice:
@@ -174,14 +175,17 @@ def make_tile_finish(formula: RowFormula, element: str, operands: Operands, know
                 inside = least(-(at[one] // item + left) % group, width)
                 apply_ragged(tile, at, 0, inside, i)
             whole = inside + (width - inside) // group * group
-            c = inside
+            c, span = inside, group
             while c < width:
+                tried = c
                 while c < whole:
                     prefetch(below, left + c)
                     if not apply_next(tile, at, c, i, streamed, pitch):
                         break
                     c += group
-                until = c + group if c < whole else width
+                if lingers:
+                    span = doubtful_span(span, group, whole - c, c > tried)
+                until = c + span if c < whole else width
                 apply_ragged(tile, at, c, until, i)
                 c = until
         fence()
