@@ -135,7 +135,7 @@ def _read_by_elements(formula: RowFormula) -> set[str]:
 @cache
 def is_heavy(formula: RowFormula | ScanFormula) -> bool:
     """Whether computing takes far longer than moving what is computed."""
-    return any(primitives_of(f) & HEAVY for f in functions_of(formula))
+    return any(primitives_of(f) & HEAVY for f in functions_of(formula, stretches=False))
 
 
 def _bits(value: float) -> int:
@@ -234,7 +234,8 @@ class Launch:
         template[PARTS] = threads if cut else 0
         touched = self._touched(sources, strides, stored)
         item = sum(ITEMSIZE[stored[n]] for n in sources[: len(full)])
-        template[FAR] = int(self._is_far(touched, sharing, tile * item))
+        if self._is_far(touched, sharing, tile * item):
+            template[FAR] = 2 if touched > machine.here().caches.last_level else 1
         if machine.here().streams(touched):
             run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]
             template[STREAMED] = _alignment_to_stream(run_bytes)
