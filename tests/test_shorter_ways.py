@@ -1,8 +1,8 @@
 """Shorter ways through packed rows give the bits of the long one, which strided rows take.
 
-softmax keeps the exp of its sum for its result, an extreme is looked for in any order, a product is
-held within range after every fourth factor, a running one once for sixteen moderate factors. Each
-has a case that it must leave to the long way.
+softmax keeps the exp of its sum for its result, an extreme is looked for in any order, factors are
+multiplied as they are for a stretch, those of a running product sixteen at a time. Each has a case
+that it must leave to the long way.
 """
 
 from __future__ import annotations
@@ -98,6 +98,98 @@ def test_products_that_would_leave_the_range(extent):
     np.testing.assert_allclose(found[:3], exact, rtol=2e-7)
 
 
+def scaled(m: np.ndarray, e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    m, by = np.frexp(m)
+    return m, e + np.where(np.isfinite(m) & (m != 0), by, 0)
+
+
+def product_of_rows(x: np.ndarray) -> np.ndarray:
+    """By definition: eight lanes, joined by a tree, every product a mantissa and an exponent.
+
+    Of rows of no more than a block.
+    """
+    rows, extent = x.shape
+    wide = np.ones((rows, -(-extent // 8) * 8))
+    wide[:, :extent] = x
+    m, e = np.ones((rows, 8)), np.zeros((rows, 8))
+    for i in range(0, extent, 8):
+        factors, by = scaled(wide[:, i : i + 8], 0.0)
+        m, e = scaled(m * factors, e + by)
+    for half in (4, 2, 1):
+        m, e = scaled(m[:, :half] * m[:, half:], e[:, :half] + e[:, half:])
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(m[:, 0], e[:, 0].astype("i8")).astype(x.dtype)
+
+
+# Factors that lead below the normal range of a float64 and back, from 2**512 or 2**300.
+DIPS = {
+    "f8": [-900, -640, 640, 900],
+    "f4": [*[-125] * 10, -112, 112, *[125] * 10],
+    "bfloat16": [*[-125] * 10, -112, 112, *[125] * 10],
+}
+
+
+@pytest.mark.parametrize("dtype", sorted(DIPS))
+@pytest.mark.parametrize("turned", [1, -1])
+def test_products_that_leave_the_range_anywhere_and_come_back(dtype, turned):
+    dips = turned * np.array(DIPS[dtype])
+    rng = np.random.default_rng(11)
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    places, count = 140, 140 + len(dips)
+    x = rng.uniform(0.8, 1.25, (places, count * 8)) * rng.choice([-1, 1], (places, count * 8))
+    for k in range(places):  # a lane's factors lie eight apart
+        x[k, 8 * k + k % 8 : 8 * (k + len(dips)) : 8][: len(dips)] *= 2.0**dips
+    x = x.astype(dtype)
+    want = product_of_rows(x)
+    assert np.isfinite(want.astype("f8")).all()
+    assert_same_bits(pb.prod(x, -1), want)
+    assert_same_bits(pb.prod(strided(x), -1), want)
+    assert_same_bits(pb.prod(np.ascontiguousarray(x.T), 0), want)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2"])
+@pytest.mark.parametrize("extent", [600, 595, 37])
+def test_products_with_a_factor_of_any_kind_anywhere(dtype, extent):
+    info = np.finfo(dtype)
+    rng = np.random.default_rng(12)
+    ordinary = rng.uniform(0.8, 1.25, (extent, extent)) * rng.choice([-1, 1], (extent, extent))
+    kinds = [0.0, -0.0, np.inf, -np.inf, np.nan, info.max, info.smallest_subnormal, info.tiny]
+    at = np.arange(extent)
+    for kind, other in zip(kinds, kinds[3:] + kinds[:3], strict=True):
+        x = ordinary.copy()
+        x[at, at] = kind
+        x[at[::3], (at[::3] * 7 + 300) % extent] = other
+        x = x.astype(dtype)
+        with np.errstate(invalid="ignore"):
+            want = product_of_rows(x)
+        assert_same_bits(pb.prod(x, -1), want)
+        assert_same_bits(pb.prod(np.ascontiguousarray(x.T), 0), want)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "bfloat16"])
+@pytest.mark.parametrize("bits", [-14, -7, -3, 3, 7, 14])
+def test_products_that_grow_or_vanish(dtype, bits):
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    rng = np.random.default_rng(13)
+    x = 2.0**bits * rng.uniform(0.8, 1.25, (33, 1100))
+    x[::2, 550:] *= 4.0**-bits
+    x = x.astype(dtype)
+    want = product_of_rows(x)
+    assert_same_bits(pb.prod(x, -1), want)
+    assert_same_bits(pb.prod(np.ascontiguousarray(x.T), 0), want)
+
+
+def test_gradients_of_products_that_vanish_have_the_signs_of_rows_down_columns():
+    rng = np.random.default_rng(14)
+    x = (rng.standard_normal((1100, 15)) * np.geomspace(0.5, 0.02, 15)).astype("f4")
+    dy = rng.standard_normal(15).astype("f4")
+    down = pb.prod_backward(dy, x=x, axis=0)
+    along = pb.prod_backward(dy, x=np.ascontiguousarray(x.T), axis=1)
+    assert_same_bits(down, np.ascontiguousarray(along.T))
+    signs = np.signbit(x).sum(0) + np.signbit(dy)
+    assert (np.signbit(down) == (signs + np.signbit(x)) % 2).all()
+
+
 @pytest.mark.parametrize("name", ["max", "min"])
 def test_extremes_of_columns(name):
     function = getattr(pb, name)
@@ -167,10 +259,11 @@ def test_softmax_of_columns_that_are_kept_and_not(shape, dtype):
     assert_same_bits(found, np.ascontiguousarray(pb.softmax(np.ascontiguousarray(x.T), 1).T))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("exclusive", [False, True])
-def test_running_products_of_factors_moderate_or_not(exclusive):
+def test_running_products_of_factors_moderate_or_not(dtype, exclusive):
     rng = np.random.default_rng(8)
-    x = rng.standard_normal((8, 1100))
+    x = rng.standard_normal((12, 1100))
     x[1] = 1 + 0.01 * x[1]
     x[2] = np.copysign(2.0 ** rng.choice([-40, 40], 1100), x[2])
     x[3] *= np.where(np.arange(1100) // 200 % 2, 2.0**9, 2.0**-9)
@@ -179,7 +272,14 @@ def test_running_products_of_factors_moderate_or_not(exclusive):
     x[5, 600], x[5, 900] = -0.0, np.inf
     x[6, 500], x[6, 900] = np.inf, np.nan
     x[7] = np.where(np.arange(1100) // 16 % 2, 2.0**-100, 2.0**100)
-    x = x.astype("f4")
+    x[8] *= np.where(np.arange(1100) // 550 % 2, 9.0, 0.2)
+    x[9] *= np.where(np.arange(1100) // 550 % 2, 0.2, 9.0)
+    # Of eight or sixteen of these a product leaves the range of a float64, of all it does not.
+    x[10] *= np.where(np.arange(1100) // 4 % 2, 2.0**-75, 2.0**75)
+    x[11] *= np.where(np.arange(1100) // 8 % 2, 2.0**-38, 2.0**38)
+    if dtype == "f8":
+        x[10] *= np.where(np.arange(1100) // 4 % 2, 2.0**-300, 2.0**300)
+    x = x.astype(dtype)
     found = pb.cumprod(x, -1, exclusive=exclusive)
     down = pb.cumprod(np.ascontiguousarray(x.T), 0, exclusive=exclusive)
     assert_same_bits(found, np.ascontiguousarray(down.T))

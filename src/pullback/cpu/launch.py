@@ -161,7 +161,7 @@ def _read_by_elements(formula: RowFormula) -> set[str]:
 @cache
 def is_heavy(formula: RowFormula | ScanFormula) -> bool:
     """Whether computing takes far longer than moving what is computed."""
-    return any(primitives_of(f) & HEAVY for f in functions_of(formula))
+    return any(primitives_of(f) & HEAVY for f in functions_of(formula, stretches=False))
 
 
 def _bits(value: float) -> int:
@@ -263,7 +263,8 @@ class Launch:
         cut = self._worth_cutting()
         template = self._template(tile, tiles, turned)
         template[PARTS] = threads if cut else 0
-        template[FAR] = int(self._is_far(touched, sharing, tile * item))
+        if self._is_far(touched, sharing, tile * item):
+            template[FAR] = 2 if touched > machine.here().caches.last_level else 1
         if machine.here().streams(read, written):
             run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]
             template[STREAMED] = _alignment_to_stream(run_bytes)

@@ -31,7 +31,7 @@ STREAMED = 21  # alignment from which outputs are written past the caches, or 0:
 ORIGIN = 22  # index, in memory, of the position that the loops come to first
 TURN = 23  # 1, or -1 where the loops go from the last index to the first
 MOVING = 24  # whether a pass over rows that are cut is to be taken once more
-FAR = 25  # whether what is read lies beyond a core's own cache
+FAR = 25  # what is read lies beyond a core's own cache (1), or beyond all (2)
 OPERANDS = 26  # address and column stride of each operand
 
 # Data parameters of an op are known to kernels by number, see data.py.

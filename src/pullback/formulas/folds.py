@@ -6,6 +6,8 @@ exponent, ``m * 2**e``: the same roundings as plain arithmetic, without overflow
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .primitives import (
     INF,
     absolute,
@@ -19,7 +21,7 @@ from .primitives import (
     power_of_two,
     where,
 )
-from .record import Monoid
+from .record import Monoid, Stretch
 
 
 def value(x):
@@ -116,6 +118,85 @@ def is_near(product_m):
     return (size >= 2.0**-300) & (size <= 2.0**300)
 
 
+# A stretch of factors is multiplied as they are, from 2**512 or 2**300 on. What becomes infinite
+# stays so or becomes NaN, and a zero stays a zero, so that the last product tells of either. A
+# product below the normal range, whose bits are lost, may come back: ``least`` is the smallest of
+# those looked at.
+
+
+def multiplied(product, least, factor):
+    return product * factor, least
+
+
+def look_at_size(product, least):
+    size = absolute(product)
+    return product, where(size < least, size, least)
+
+
+def is_settled(product_m):
+    """Whether no factor makes anything but itself or NaN of a product."""
+    return (product_m == 0) | (absolute(product_m) == INF) | isnan(product_m)
+
+
+def begin_wide(product_m):
+    return product_m * 2.0**512, INF
+
+
+def holds_wide(product, least):
+    """Looked at after every second factor of float64.
+
+    From below the normal range, 2**-1022, no factor leads to 4, which is 2**-1022 * 2**1024.
+    """
+    size = absolute(product)
+    return (least >= 4.0) & (size >= 2.0**392) & (size <= 2.0**632)
+
+
+def far_holds_wide(product, least):
+    return (least >= 4.0) & (absolute(product) < INF)
+
+
+def end_wide(product_e, product):
+    return product * 2.0**-512, product_e
+
+
+def end_far_wide(product_e, product):
+    return mantissa(product), product_e + (exponent(product) - 512.0)
+
+
+def begin_narrow(product_m):
+    return product_m * 2.0**300, INF
+
+
+def holds_narrow(product, least):
+    """Looked at after every eighth factor narrower than float64, from 2**-149 to 2**128.
+
+    From 2**-300 at least five lead below the normal range, and from there at least six back.
+    """
+    size = absolute(product)
+    return (least >= 2.0**-300) & (size >= 2.0**180) & (size <= 2.0**420)
+
+
+def far_holds_narrow(product, least):
+    return (least >= 2.0**-300) & (absolute(product) < INF)
+
+
+def end_narrow(product_e, product):
+    return product * 2.0**-300, product_e
+
+
+def end_far_narrow(product_e, product):
+    return mantissa(product), product_e + (exponent(product) - 300.0)
+
+
+def both(m1, e1, m2, e2):
+    """Two products of eight, each within 2**120 of 1 or not a number that can be scaled."""
+    return m1 * m2, e1 + e2
+
+
+def normalised(product_m, product_e):
+    return mantissa(product_m), product_e + exponent(product_m)
+
+
 def scaled_sum(m1, e1, m2, e2):
     """The sum of two scaled numbers, normalised."""
     top = maximum(e1, e2)
@@ -160,7 +241,40 @@ LOG_TOTAL = Monoid(log_step, log_add, (-INF, 0.0), ("peak", "total"))
 TOTAL = Monoid(value, add, (0.0,), ("total",), sums=1)
 PEAK = Monoid(value, larger, (-INF,), ("peak",), selects=True)
 TROUGH = Monoid(value, smaller, (INF,), ("peak",), selects=True)
-PRODUCT = Monoid(scaled, scaled_product, (1.0, 0.0), ("product_m", "product_e"))
+FACTORS_AS_THEY_ARE = Stretch(
+    carried=("product", "least"),
+    lift=value,
+    nothing=(1.0,),
+    begin=begin_wide,
+    join=multiplied,
+    look=look_at_size,
+    every=2,
+    most=32,
+    holds=holds_wide,
+    end=end_wide,
+    far_holds=far_holds_wide,
+    settled=is_settled,
+    end_far=end_far_wide,
+    meet=both,
+    brought_near=normalised,
+)
+NARROW_FACTORS = replace(
+    FACTORS_AS_THEY_ARE,
+    begin=begin_narrow,
+    every=8,
+    most=64,
+    holds=holds_narrow,
+    end=end_narrow,
+    far_holds=far_holds_narrow,
+    end_far=end_far_narrow,
+)
+PRODUCT = Monoid(
+    scaled,
+    scaled_product,
+    (1.0, 0.0),
+    ("product_m", "product_e"),
+    stretch=FACTORS_AS_THEY_ARE,
+)
 HELD_PRODUCT = Monoid(
     factor,
     far_held_product,
@@ -169,6 +283,7 @@ HELD_PRODUCT = Monoid(
     brief=plain_product,
     briefly=3,
     brief_holds=is_near,
+    stretch=NARROW_FACTORS,
 )
 # The same without a scale, for libraries that differentiate it.
 FACTORS = Monoid(value, multiply, (1.0,), ("product",))

@@ -64,7 +64,13 @@ def _masked_either(record: Formula, outside: float) -> Formula:
 
 
 def _masked_monoid(monoid: Monoid) -> Monoid:
-    return replace(monoid, lift=_masked_values(monoid.lift, monoid.identity), away=None)
+    way = monoid.stretch
+    return replace(
+        monoid,
+        lift=_masked_values(monoid.lift, monoid.identity),
+        stretch=way and replace(way, lift=_masked_values(way.lift, way.nothing)),
+        away=None,
+    )
 
 
 def _masked_pass(step: Pass) -> Pass:

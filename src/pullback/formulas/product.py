@@ -11,9 +11,17 @@ from dataclasses import replace
 
 from .folds import (
     HELD_PRODUCT,
+    NARROW_FACTORS,
+    begin_narrow,
+    both,
+    end_far_narrow,
+    end_narrow,
     far_held_product,
     is_near,
+    look_at_size,
+    multiplied,
     multiply,
+    normalised,
     plain_product,
     scaled_product,
     value,
@@ -74,6 +82,11 @@ def held_counts_joined(m1, e1, zeros1, infs1, nans1, m2, e2, zeros2, infs2, nans
     return m, e, zeros1 + zeros2, infs1 + infs2, nans1 + nans2
 
 
+def both_counted(m1, e1, zeros1, infs1, nans1, m2, e2, zeros2, infs2, nans2):
+    m, e = both(m1, e1, m2, e2)
+    return m, e, zeros1 + zeros2, infs1 + infs2, nans1 + nans2
+
+
 def counts_joined_briefly(m1, e1, zeros1, infs1, nans1, m2, e2, zeros2, infs2, nans2):
     m, e = plain_product(m1, e1, m2, e2)
     return m, e, zeros1 + zeros2, infs1 + infs2, nans1 + nans2
@@ -101,6 +114,41 @@ def gain_without(x, gain, of_zero, of_inf, of_nan):
     return where(is_ordinary(x), gain, special) / ordinary(x)
 
 
+def ordinary_and_counts(x):
+    m, _, zeros, infs, nans = counted_as_it_is(x)
+    return m, zeros, infs, nans
+
+
+def begin_counted(product_m, zeros, infs, nans):
+    product, least = begin_narrow(product_m)
+    return product, least, zeros, infs, nans
+
+
+def multiplied_and_counted(product, least, zeros1, infs1, nans1, factor, zeros2, infs2, nans2):
+    product, least = multiplied(product, least, factor)
+    return product, least, zeros1 + zeros2, infs1 + infs2, nans1 + nans2
+
+
+def look_at_size_of_counted(product, least, zeros_met, infs_met, nans_met):
+    product, least = look_at_size(product, least)
+    return product, least, zeros_met, infs_met, nans_met
+
+
+def end_counted(product_e, product, zeros_met, infs_met, nans_met):
+    m, e = end_narrow(product_e, product)
+    return m, e, zeros_met, infs_met, nans_met
+
+
+def end_far_counted(product_e, product, zeros_met, infs_met, nans_met):
+    m, e = end_far_narrow(product_e, product)
+    return m, e, zeros_met, infs_met, nans_met
+
+
+def normalised_and_counted(product_m, product_e, zeros, infs, nans):
+    m, e = normalised(product_m, product_e)
+    return m, e, zeros, infs, nans
+
+
 COUNTED = Monoid(
     counted_as_it_is,
     held_counts_joined,
@@ -109,6 +157,19 @@ COUNTED = Monoid(
     brief=counts_joined_briefly,
     briefly=3,
     brief_holds=is_near,
+    stretch=replace(
+        NARROW_FACTORS,
+        carried=("product", "least", "zeros_met", "infs_met", "nans_met"),
+        lift=ordinary_and_counts,
+        nothing=(1.0, 0.0, 0.0, 0.0),
+        begin=begin_counted,
+        join=multiplied_and_counted,
+        look=look_at_size_of_counted,
+        end=end_counted,
+        end_far=end_far_counted,
+        meet=both_counted,
+        brought_near=normalised_and_counted,
+    ),
 )
 GAINS = ("gain", "of_zero", "of_inf", "of_nan")
 

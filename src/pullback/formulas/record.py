@@ -34,6 +34,47 @@ class Away:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """A shorter way over some elements one after the other, tested once behind them.
+
+    ``begin`` makes what is ``carried`` along of the state in front, and ``join`` takes in what
+    ``lift`` makes of an element; ``nothing`` is what changes nothing. ``look`` notes what the tests
+    ask for: after at most ``every`` elements, and after the last of at most ``most``.
+
+    Then ``end`` makes a state of the one in front and of what is carried, where ``holds`` of that,
+    as it usually does; else ``end_far``, where ``far_holds`` of it or ``settled`` of the state in
+    front. Else the elements are combined, and ``brought_near`` makes a state of theirs that is like
+    those of ``end``. Up to eight of these, or identities, ``meet`` joins, and ``brought_near`` is
+    made of the last. The states need not be those that ``combine`` gives, but stand for the same
+    numbers.
+    """
+
+    carried: tuple[str, ...]
+    lift: Callable
+    nothing: tuple[float, ...]
+    begin: Callable
+    join: Callable
+    look: Callable
+    every: int
+    most: int
+    holds: Callable
+    end: Callable
+    far_holds: Callable
+    settled: Callable
+    end_far: Callable
+    meet: Callable
+    brought_near: Callable
+
+    @property
+    def functions(self) -> list[Callable]:
+        """All of them."""
+        return [
+            self.lift, self.begin, self.join, self.look, self.holds, self.end, self.far_holds,
+            self.settled, self.end_far, self.meet, self.brought_near,
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Monoid:
     """An associative fold: ``lift`` makes a state of an element, ``combine`` joins two states.
 
@@ -43,9 +84,9 @@ class Monoid:
     the identity, and a schedule may pass them over. ``brief`` may stand for ``combine`` with the
     states of up to ``briefly`` elements, one after the other, before the next is combined: in the
     end the same bits for less. Where ``brief_holds`` of the state that ``brief`` gives with the
-    next, ``combine`` gives the same bits. The first ``sums`` components of a state ``combine`` adds
-    up, each by itself, so that a schedule may carry them in more digits. ``away`` says what is left
-    of the lift of most elements.
+    next, ``combine`` gives the same bits. A ``stretch`` is a shorter way over many. The first
+    ``sums`` components of a state ``combine`` adds up, each by itself, so that a schedule may carry
+    them in more digits. ``away`` says what is left of the lift of most elements.
     """
 
     lift: Callable
@@ -57,6 +98,7 @@ class Monoid:
     brief: Callable | None = None
     briefly: int = 0
     brief_holds: Callable | None = None
+    stretch: Stretch | None = None
     sums: int = 0
     away: Away | None = None
 
@@ -277,27 +319,29 @@ def in_singles(formula: Formula, element: str) -> Formula | None:
     return dict(formula.in_singles).get(element) if isinstance(formula, RowFormula) else None
 
 
-def functions_of(formula: Formula) -> tuple[Callable, ...]:
-    """Every function a formula is made of, in a fixed order."""
+def functions_of(formula: Formula, stretches: bool = True) -> tuple[Callable, ...]:
+    """Every function a formula is made of, in a fixed order; not of stretches, if not asked for."""
     found: list[Callable | None] = []
     if isinstance(formula, RowFormula):
         for step in formula.passes:
-            found += [*_monoid_functions(step.monoid), step.close, step.start]
+            found += [*_monoid_functions(step.monoid, stretches), step.close, step.start]
             found += [step.again.start] if step.again else []
         found += [formula.finish, formula.apply, formula.counts, formula.from_lifted]
         found += [formula.seldom]
         if formula.usual:
-            found += [*functions_of(formula.usual.formula), formula.usual.unless]
+            found += [*functions_of(formula.usual.formula, stretches), formula.usual.unless]
     else:
-        found += _monoid_functions(formula.prefix) + _monoid_functions(formula.monoid)
+        found += _monoid_functions(formula.prefix, stretches)
+        found += _monoid_functions(formula.monoid, stretches)
         found += [formula.finish, formula.prefix_start, formula.start, formula.end]
         found += [formula.quiet.unless, formula.quiet.lift] if formula.quiet else []
     return tuple(f for f in found if f is not None)
 
 
 def names_read(formula: Formula) -> frozenset[str]:
-    """Every name that a formula's functions ask for."""
-    return frozenset(n for f in functions_of(formula) for n in parameters(f)) - {LIFTED}
+    """Every name that a formula's functions ask for; a stretch asks for no others."""
+    asked = (n for f in functions_of(formula, stretches=False) for n in parameters(f))
+    return frozenset(asked) - {LIFTED}
 
 
 def parameters(function: Callable) -> tuple[str, ...]:
@@ -349,8 +393,10 @@ def reads_once(formula: Formula) -> bool:
     return sum(step.monoid is not None for step in formula.passes) == 1
 
 
-def _monoid_functions(monoid: Monoid | None) -> list[Callable | None]:
+def _monoid_functions(monoid: Monoid | None, stretches: bool) -> list[Callable | None]:
     if monoid is None:
         return []
-    away = monoid.away.lift if monoid.away else None
-    return [monoid.lift, monoid.combine, monoid.counts, monoid.brief, monoid.brief_holds, away]
+    found = [monoid.lift, monoid.combine, monoid.counts, monoid.brief, monoid.brief_holds]
+    found += monoid.stretch.functions if monoid.stretch and stretches else []
+    found += [monoid.away.lift] if monoid.away else []
+    return found

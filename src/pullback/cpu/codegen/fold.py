@@ -34,6 +34,7 @@ from .lanes import (
     traced,
 )
 from .registers import any_piece, pieces, registers
+from .stretch import BoundStretch
 from .vectors import rotated, state_emitters
 
 HALVES = (1, 2, 4)
@@ -96,10 +97,15 @@ class States:
         return self._joined(self.brief, builder, earlier, later)
 
     def _joined(self, function, builder, earlier, later) -> list:
-        found = as_tuple(function(*self._whole(builder, earlier), *self._whole(builder, later)))
+        return self.without_constants(
+            function(*self.whole(builder, earlier), *self.whole(builder, later))
+        )
+
+    def without_constants(self, values) -> list:
+        found = as_tuple(values)
         return [found[k].v for k in self.carried]
 
-    def _whole(self, builder, values) -> list:
+    def whole(self, builder, values) -> list:
         """A state with its constants put back."""
         items = iter(values)
         return [
@@ -144,6 +150,11 @@ class Fold:
         # Whether what was joined briefly is what joining in full gives; None where nobody can tell.
         self.holds: Any = brief_holding(states, monoid) if states.brief else None
         self.combine_next = next_combined(self.combine, self.brief, self.holds)
+        self.stretch: Any = None
+        if monoid.stretch:
+            self.stretch = BoundStretch(
+                monoid, monoid.stretch, states, primitives, full, row, known
+            )
         self.join_lanes, self.keeps = joined_lanes(states), keeping(states)
         self.scan_eight, self.join_eight = scanned_eight(states), joined_eight(states)
         # Away from a position of the row, and which operand of the row that is; None without.

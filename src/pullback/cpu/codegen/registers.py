@@ -73,6 +73,16 @@ def shuffles_words() -> bool:
     return is_amd()
 
 
+@cache
+def foresees_rows() -> bool:
+    """Whether a core reads four rows side by side ahead from the last cache without being asked to.
+
+    AMD's do: a product of 1024x1024 float64 took 114 microseconds where lines were asked for, 65
+    where not, a sum 67 and 53. Beyond that cache it is the other way round.
+    """
+    return is_amd()
+
+
 def pieces(builder, vectors) -> list[list]:
     """Vectors of eight float64 as parts that take a register each, where lanes have no masks.
 

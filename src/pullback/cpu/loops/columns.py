@@ -19,6 +19,7 @@ from ..codegen.block import least
 from ..codegen.column_extremes import extremes_of_rows, has_zero, negative_zeros
 from ..codegen.column_tallies import is_tally, tally_lane
 from ..codegen.extremes import elements_of, is_extreme
+from ..codegen.fold import Fold
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
 from ..codegen.memory import word
@@ -32,6 +33,7 @@ from ..words import BLOCKS, COLUMNS, EXTENT, FAR, KEPT, TILE, TILES
 from .rows import BLOCK, strange_rows
 from .tile import PITCH, keeps_columns, kept_at, kept_pitch, row_emitters
 from .tile_finish import make_tile_finish
+from .tile_stretches import make_tile_stretches
 from .tile_tallies import make_tallies
 
 PAGE = 4096
@@ -69,10 +71,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     # Within a lane the components of a state lie one lane-set apart.
     apart = LANES * PITCH
     rows = max(LANES, STREAMS // max(1, len(operands.full)) // LANES * LANES)
-    brief, stride = fold.brief, (fold.briefly + 1) * LANES
-    combine_next = fold.combine_next
-    all_rows, every_stride = tuple(range(0, rows, LANES)), tuple(range(0, rows, stride))
-    brief_rows, unrolls = all_rows[: fold.briefly], brief is None or rows % stride == 0
+    all_rows = tuple(range(0, rows, LANES))
 
     @inlined
     def join_four(at):
@@ -100,7 +99,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         if asks:
             prefetch(places(addresses, strides, i + rows), left + c)
         if counts is None or counts(counting(i, 0), const, full, row, known):
-            state = combine_next(state, lift(counting(i, 0), const, full, row, known))
+            state = combine(state, lift(counting(i, 0), const, full, row, known))
         return state
 
     @inlined
@@ -113,40 +112,21 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     @inlined
     def fold_whole(tile, c, first, lane_box, asks, fresh):
         """As many rows of a lane as there are at a time."""
-        p, const, addresses, strides, steps, left, (row_box, known_box, _, _, _) = tile
+        row_box, known_box, _, _, _ = tile[6]
         row = read_row(row_box + 8 * c, PITCH)
         known = read_known(known_box + 8 * c, PITCH)
         state = state_of(lane_box, c, fresh)
-        if brief is None:
-            for k in all_rows:
-                state = fold_row(tile, c, LANES, first + k, row, known, state, asks)
-        else:
-            for i in every_stride:
-                for k in brief_rows:
-                    at = places(addresses, strides, first + i + k)
-                    full = fetch(p, at, strides, steps, left + c, LANES, first + i + k)
-                    state = brief(state, lift(counting(first + i + k, 0), const, full, row, known))
-                last = first + i + stride - LANES
-                state = fold_row(tile, c, LANES, last, row, known, state, asks)
+        for k in all_rows:
+            state = fold_row(tile, c, LANES, first + k, row, known, state, asks)
         write(lane_box + 8 * c, apart, state)
 
     @inlined
     def fold_some(tile, c, count, first, stop, lane_box, asks, fresh):
         """Every eighth row of [first, stop) into one accumulator."""
-        p, const, addresses, strides, steps, left, (row_box, known_box, _, _, _) = tile
+        row_box, known_box, _, _, _ = tile[6]
         row = read_row(row_box + 8 * c, PITCH)
         known = read_known(known_box + 8 * c, PITCH)
         state = state_of(lane_box, c, fresh)
-        if brief is not None:
-            # A lane's rows lie eight apart: as many as there are, not as far as they reach.
-            most = first + (stop - first + LANES - 1) // stride * stride
-            for i in range(first, most, stride):
-                for k in range(i, i + stride - LANES, LANES):
-                    at = places(addresses, strides, k)
-                    full = fetch(p, at, strides, steps, left + c, count, k)
-                    state = brief(state, lift(counting(k, 0), const, full, row, known))
-                state = fold_row(tile, c, count, i + stride - LANES, row, known, state, asks)
-            first = most
         for i in range(first, stop, LANES):
             state = fold_row(tile, c, count, i, row, known, state, asks)
         write(lane_box + 8 * c, apart, state)
@@ -158,10 +138,10 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
     @inner
     def fold_columns(tile, begin, end, first, stop, lane_box, asks, fresh):
         """The same of many columns."""
-        if not unrolls or stop - first <= rows - LANES:
+        if stop - first <= rows - LANES:
             for c in range(begin, end, LANES):
                 fold_some(tile, c, LANES, first, stop, lane_box, False, fresh)
-        elif brief is None and asks:
+        elif asks:
             for c in range(begin, end, LANES):
                 fold_whole(tile, c, first, lane_box, True, fresh)
         else:
@@ -230,7 +210,21 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
         return 0
 
     fold_block, counts_singles = fold_in_order, False
-    if is_extreme(bound.monoid, operands) and elements_of(operands) > LANES:
+    if fold.stretch is not None:
+        fold_stretches = make_tile_stretches(bound, operands, fetch, read_row, read_known, rows)
+
+        @inner
+        def fold_by_stretches(tile, width, start, stop, asks):
+            whole = width // LANES * LANES
+            fold_stretches(tile, whole, start, stop)
+            if whole < width:
+                for first in range(start, stop, rows):
+                    last = least(first + rows, stop)
+                    fold_rows(tile, whole, width, first, last, False, first == start)
+            return whole
+
+        fold_block = fold_by_stretches
+    elif is_extreme(bound.monoid, operands) and elements_of(operands) > LANES:
         fold_extremes, order_shows = _make_extremes(bound, operands, rows)
 
         @inner
@@ -276,14 +270,17 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             start, stop = b * BLOCK, least((b + 1) * BLOCK, extent)
             lanes = least(LANES, stop - start)
             # A product keeps the CPU busy: asking for rows took a quarter more of it at any size.
-            asks = brief is None and word(p, FAR) != 0
+            asks = fold.stretch is None and word(p, FAR) != 0
             joined = fold_block(tile, width, start, stop, asks)
             for c in range(0, joined, LANES):
                 total = read(total_box + 8 * c, PITCH)
                 write(total_box + 8 * c, PITCH, combine(total, read(lanes_box + 8 * c, apart)))
             for c in range(joined, width, LANES):
                 total = read(total_box + 8 * c, PITCH)
-                write(total_box + 8 * c, PITCH, combine(total, fold_lanes(lanes_box, c, lanes)))
+                state = fold_lanes(lanes_box, c, lanes)
+                if fold.stretch is not None:
+                    state = fold.stretch.brought_near(state)
+                write(total_box + 8 * c, PITCH, combine(total, state))
 
     if not most:
 
@@ -468,8 +465,13 @@ def _make_summary(formula: RowFormula, element: str, operands: Operands):
         made = make_tile_pass(formula, bound, operands, len(known))
         summary = _chain(summary, made) if summary else made
         known = known + step.names
-        largest = max(largest, bound.fold.size if bound.fold else 1)
+        largest = max(largest, _boxed_size(bound.fold) if bound.fold else 1)
     return summary, known, largest
+
+
+def _boxed_size(fold: Fold) -> int:
+    """Numbers of a state, and of what is carried along a stretch."""
+    return fold.size + (fold.stretch.size if fold.stretch else 0)
 
 
 def _try_usual(formula: RowFormula, compute, element: str, operands: Operands):

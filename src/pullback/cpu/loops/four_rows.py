@@ -31,6 +31,7 @@ from ..codegen.passes import BoundPass
 from ..codegen.registers import registers
 from ..codegen.vectors import counting, first_lanes, no_vectors
 from ..words import BLOCK, BLOCKS, EXTENT, ITEMSIZE, LINE
+from .row_stretches import RowStretch
 
 ROWS = 4
 # Bytes of a row and operand up to which four rows stay in a core's nearest cache.
@@ -76,11 +77,9 @@ def longest_for(formula: RowFormula, item: int) -> int:
 def _fits(monoid: Monoid) -> bool:
     """Whether the states of four rows leave half of the registers to arithmetic.
 
-    What joining in brief leaves alone need not be in one.
+    What a stretch changes at every element is one number, and counts.
     """
-    carried = len(monoid.state)
-    if monoid.brief_holds:
-        carried = len(parameters(monoid.brief_holds))
+    carried = 1 if monoid.stretch else len(monoid.state)
     return 2 * ROWS * carried * registers().of_lanes <= registers().count
 
 
@@ -91,7 +90,9 @@ def _operands_of(step: Pass, operands: Operands) -> set[str]:
 
 
 def _is_heavy(step: Pass) -> bool:
-    functions = (step.monoid.lift, step.monoid.combine) if step.monoid else ()
+    if step.monoid is None or step.monoid.stretch:
+        return False
+    functions = (step.monoid.lift, step.monoid.combine)
     return any(primitives_of(f) & HEAVY for f in functions)
 
 
@@ -131,41 +132,23 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
 
     fold = bound.fold
     lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
-    combine_next = fold.combine_next
     join_lanes, spread, fetch = fold.join_lanes, fold.spread, operands.fetch_full
     begin, prefetch = bound.begin, operands.prefetch()
-
-    brief, briefly = fold.brief, fold.briefly
-    stride = (briefly + 1) * LANES
     item = operands.edge.item
     line = LINE // item
-    lines = tuple(range(0, max(stride, line), line))
 
     @inlined
-    def ask(addresses, ahead, extent, i):
-        """For a line of each of the four rows, or of the next four."""
-        at_a, at_b, at_c, at_d = addresses
+    def ask(at, ahead, extent, i):
+        """For a line of a row, or of the one that takes its place in the next four."""
         if i >= extent:
-            at_a, at_b, at_c, at_d = ahead
+            at = ahead
             i -= extent
-        prefetch(at_a, i)
-        prefetch(at_b, i)
-        prefetch(at_c, i)
-        prefetch(at_d, i)
+        prefetch(at, i)
 
     @inlined
     def step(p, const, strides, address, row, known, i, count, state):
         full = fetch(p, address, strides, i, count)
-        return combine_next(state, lift(counting(i, 1), const, full, row, known))
-
-    @inlined
-    def steps(p, const, strides, address, row, known, i, state):
-        """As many as are combined once."""
-        if brief is not None:
-            for k in range(i, i + briefly * LANES, LANES):
-                full = fetch(p, address, strides, k, LANES)
-                state = brief(state, lift(counting(k, 1), const, full, row, known))
-        return step(p, const, strides, address, row, known, i + briefly * LANES, LANES, state)
+        return combine(state, lift(counting(i, 1), const, full, row, known))
 
     @inlined
     def fold_block(p, const, strides, addresses, rows, known, ahead, far, start, stop):
@@ -173,19 +156,16 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
         known_a, known_b, known_c, known_d = known
         at_a, at_b, at_c, at_d = addresses
         row_a, row_b, row_c, row_d = rows
+        next_a, next_b, next_c, next_d = ahead
         extent = word(p, EXTENT)
         whole = start + (stop - start) // LANES * LANES
         a, b, c, d = identity(), identity(), identity(), identity()
-        most = start + (stop - start) // stride * stride
-        for i in range(start, most, stride):
+        for i in range(start, whole, LANES):
             if far and i % line == 0:
-                for k in lines:
-                    ask(addresses, ahead, extent, i + k + AHEAD // item)
-            a = steps(p, const, strides, at_a, row_a, known_a, i, a)
-            b = steps(p, const, strides, at_b, row_b, known_b, i, b)
-            c = steps(p, const, strides, at_c, row_c, known_c, i, c)
-            d = steps(p, const, strides, at_d, row_d, known_d, i, d)
-        for i in range(most, whole, LANES):
+                ask(at_a, next_a, extent, i + AHEAD // item)
+                ask(at_b, next_b, extent, i + AHEAD // item)
+                ask(at_c, next_c, extent, i + AHEAD // item)
+                ask(at_d, next_d, extent, i + AHEAD // item)
             a = step(p, const, strides, at_a, row_a, known_a, i, LANES, a)
             b = step(p, const, strides, at_b, row_b, known_b, i, LANES, b)
             c = step(p, const, strides, at_c, row_c, known_c, i, LANES, c)
@@ -198,6 +178,9 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
             c = keep(lanes, step(p, const, strides, at_c, row_c, known_c, whole, left, c), c)
             d = keep(lanes, step(p, const, strides, at_d, row_d, known_d, whole, left, d), d)
         return join_lanes(a), join_lanes(b), join_lanes(c), join_lanes(d)
+
+    if fold.stretch is not None:
+        fold_block = _stretched(RowStretch(fold, fetch), identity, ask, item)
 
     @inlined
     def passed(p, const, strides, addresses, rows, ahead, far):
@@ -227,3 +210,48 @@ def _with_pass(before, bound: BoundPass, operands: Operands):
         )
 
     return passed
+
+
+def _stretched(way: RowStretch, identity, ask, item: int):
+    """``fold_block`` by stretches."""
+    most, together, join_lanes = way.most, way.together, way.join_lanes
+    join_rest, ended = way.join_rest, way.ended
+    lines = tuple(range(0, together, LINE // item))
+
+    @inlined
+    def join_some(line, known, carried, i, ahead, far):
+        if far:
+            for k in lines:
+                ask(line[3], ahead, word(line[0], EXTENT), i + k + AHEAD // item)
+        return way.join_some(line, known, carried, i)
+
+    @inlined
+    def fold_block(p, const, strides, addresses, rows, known, ahead, far, start, stop):
+        at_a, at_b, at_c, at_d = addresses
+        row_a, row_b, row_c, row_d = rows
+        known_a, known_b, known_c, known_d = known
+        next_a, next_b, next_c, next_d = ahead
+        line_a, line_b = (p, const, row_a, at_a, strides, 0), (p, const, row_b, at_b, strides, 0)
+        line_c, line_d = (p, const, row_c, at_c, strides, 0), (p, const, row_d, at_d, strides, 0)
+        a, b, c, d = identity(), identity(), identity(), identity()
+        for first in range(start, stop, most):
+            last = least(first + most, stop)
+            ra, rb, rc, rd = way.begin(a), way.begin(b), way.begin(c), way.begin(d)
+            until = first + (last - first) // together * together
+            for i in range(first, until, together):
+                ra = join_some(line_a, known_a, ra, i, next_a, far)
+                rb = join_some(line_b, known_b, rb, i, next_b, far)
+                rc = join_some(line_c, known_c, rc, i, next_c, far)
+                rd = join_some(line_d, known_d, rd, i, next_d, far)
+            if until < last:
+                ra = join_rest(line_a, known_a, ra, until, last)
+                rb = join_rest(line_b, known_b, rb, until, last)
+                rc = join_rest(line_c, known_c, rc, until, last)
+                rd = join_rest(line_d, known_d, rd, until, last)
+            a = ended(line_a, known_a, a, ra, first, last)
+            b = ended(line_b, known_b, b, rb, first, last)
+            c = ended(line_c, known_c, c, rc, first, last)
+            d = ended(line_d, known_d, d, rd, first, last)
+        return join_lanes(a), join_lanes(b), join_lanes(c), join_lanes(d)
+
+    return fold_block

@@ -1,22 +1,35 @@
-"""Running products of elements narrower than float64, hardly scaled.
+"""Running products, hardly scaled.
 
-Eight factors are multiplied as they are. Products of up to four of them cannot leave the range of a
-float64; where that of all eight stays moderate, so do those of five to seven. The roundings are
-those of scaled products then, and the carry is brought back to a mantissa and an exponent only
-where it is far from 1. What the exponent of a carry is held to, 2**±1000, leaves a narrow result 0
-or inf with 2**±800 more or less.
+Eight factors are multiplied as they are. Of elements narrower than float64, products of up to four
+cannot leave the range of a float64; where that of all eight stays moderate, so do those of five to
+seven. Factors of float64 must be moderate themselves. The roundings are those of scaled products
+then, and the carry is brought back to a mantissa and an exponent only where it is far from 1.
+
+What the exponent of a carry is held to, 2**±1000, leaves a narrow result 0 or inf with 2**±800 more
+or less. A float64 result is its product times a power of two, which rounds once, where that is a
+normal number; else ``ldexp`` is called.
 """
 
 from __future__ import annotations
 
-from ..codegen.elementary import ldexp_single
+from ..codegen.elementary import ldexp, ldexp_single
 from ..codegen.functions import emitter, inlined
-from ..codegen.lanes import Lanes, absolute, expected, exponent, mantissa
+from ..codegen.lanes import (
+    Lanes,
+    absolute,
+    expected,
+    exponent,
+    mantissa,
+    normal_power_of_two,
+)
 from ..codegen.registers import any_piece, pieces
 
 # A carry, and products of eight factors: of eight alone, and of two times eight. Three factors more
 # or less, of up to 2**149, leave all that is made of them within 2**800.
 CARRY, OF_EIGHT, OF_TWICE_EIGHT = 2.0**100, 2.0**240, 2.0**120
+# A factor of float64, whose products of twice eight and a carry stay within 2**741, and an exponent
+# whose power of two is normal.
+OF_ONE, NORMAL = 2.0**40, 1022.0
 
 
 def _hold(builder, vectors, condition):
@@ -36,16 +49,25 @@ def _within(most: float):
     return condition
 
 
-@emitter
-def two_are_moderate(builder, totals):
-    """Whether the products of two chunks are moderate."""
-    return _hold(builder, [v for (v,) in totals], _within(OF_TWICE_EIGHT))
+def moderate_products(element: str):
+    """``two_are(lifted, totals)`` and ``is_moderate(lifted, total)``.
 
+    Whether the products of two chunks, or of one, are moderate: for float64, whether factors are.
+    """
 
-@emitter
-def is_moderate(builder, total):
-    """Whether the product of a chunk is."""
-    return _hold(builder, total, _within(OF_EIGHT))
+    @emitter
+    def factors_are(builder, lifted, totals):
+        return _hold(builder, [v for (v,) in lifted], _within(OF_ONE))
+
+    @emitter
+    def two_are(builder, lifted, totals):
+        return _hold(builder, [v for (v,) in totals], _within(OF_TWICE_EIGHT))
+
+    @emitter
+    def is_moderate(builder, lifted, total):
+        return _hold(builder, total, _within(OF_EIGHT))
+
+    return (factors_are, factors_are) if element == "f64" else (two_are, is_moderate)
 
 
 @emitter
@@ -59,15 +81,14 @@ def _is_zero(builder, e):
 
 
 @emitter
-def _rescaled(builder, product, e):
-    v, by = (Lanes(builder, *a) for a in (product, e))
-    return mantissa(v).v, (by + exponent(v)).v
+def _is_normal(builder, e):
+    return _hold(builder, e, lambda v: absolute(v) <= NORMAL)
 
 
 @emitter
-def _brought_to(builder, product, e):
+def _rescaled(builder, product, e):
     v, by = (Lanes(builder, *a) for a in (product, e))
-    return (ldexp_single(v, by).v,)
+    return mantissa(v).v, (by + exponent(v)).v
 
 
 @inlined
@@ -79,27 +100,35 @@ def carried_on(product, e):
     return state
 
 
-@inlined
-def brought_to(products, e):
-    """``ldexp`` of two products."""
-    one, other = products
-    if not _is_zero(e):
-        one, other = _brought_to(one, e), _brought_to(other, e)
-    return one, other
+def brought_to(element: str):
+    """``brought(products, e)``: ``ldexp`` of some products."""
 
+    @emitter
+    def narrow(builder, products, e):
+        by = Lanes(builder, *e)
+        return tuple((ldexp_single(Lanes(builder, *v), by).v,) for v in products)
 
-@inlined
-def eight_brought_to(products, e):
-    """``ldexp`` of eight."""
-    a, b, c, d, f, g, h, i = products
-    if not _is_zero(e):
-        a, b, c, d = (
-            _brought_to(a, e), _brought_to(b, e), _brought_to(c, e), _brought_to(d, e)
-        )  # fmt: skip
-        f, g, h, i = (
-            _brought_to(f, e), _brought_to(g, e), _brought_to(h, e), _brought_to(i, e)
-        )  # fmt: skip
-    return a, b, c, d, f, g, h, i
+    @emitter
+    def wide(builder, products, e):
+        by = Lanes(builder, *e)
+        return tuple((ldexp(Lanes(builder, *v), by).v,) for v in products)
+
+    @emitter
+    def at_once(builder, products, e):
+        power = normal_power_of_two(Lanes(builder, *e))
+        return tuple(((Lanes(builder, *v) * power).v,) for v in products)
+
+    @inlined
+    def brought_narrow(products, e):
+        if not _is_zero(e):
+            products = narrow(products, e)
+        return products
+
+    @inlined
+    def brought_wide(products, e):
+        return at_once(products, e) if _is_normal(e) else wide(products, e)
+
+    return brought_wide if element == "f64" else brought_narrow
 
 
 @emitter

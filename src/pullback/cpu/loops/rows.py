@@ -27,7 +27,7 @@ from ..codegen.memory import word
 from ..codegen.neighbours import fetch_along, neighbours_of
 from ..codegen.operands import Operands, fence
 from ..codegen.passes import BoundPass
-from ..codegen.registers import registers
+from ..codegen.registers import foresees_rows, registers
 from ..codegen.single_calls import SingleCall, elements_known, lift_call, single_call
 from ..codegen.sixteen import SIXTEEN as GROUP
 from ..codegen.sixteen import Spread, apply_sixteen, forget, per_eight
@@ -42,6 +42,7 @@ from ..codegen.vectors import (
 from ..words import BLOCK as BLOCK
 from ..words import BLOCKS, EXTENT, FAR
 from .four_rows import ROWS, leading, longest_for, make_four
+from .row_stretches import RowStretch
 
 # Elements of a row up to which four rows go through every pass together. What ends a pass, joining
 # lanes and a logarithm, is a chain in which an instruction waits for the one before, and the next
@@ -62,18 +63,9 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
     lift, combine, identity, keep = fold.lift, fold.combine, fold.identity, fold.keep
     join_lanes, write = fold.join_lanes, fold.write
     fetch_full = fetch_along(operands, neighbours_of(formula, operands))
+    if fold.stretch is not None:
+        return _make_stretched_fold(RowStretch(fold, fetch_full), identity)
     keeps_doubles = keeps and lift_pair is None
-    brief, briefly, combine_next = fold.brief, fold.briefly, fold.combine_next
-    stride = (briefly + 1) * LANES
-
-    @inlined
-    def fold_briefly(line, known, state, i):
-        """The elements before the one that is combined."""
-        p, const, row, addresses, strides, _ = line
-        for k in range(i, i + briefly * LANES, LANES):
-            full = fetch_full(p, addresses, strides, k, LANES)
-            state = brief(state, lift(counting(k, 1), const, full, row, known))
-        return state
 
     @inlined
     def fold_eight(line, known, state, i, place):
@@ -83,18 +75,12 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
             lifted = lift(counting(i, 1), const, full, row, known)
             if keeps_doubles:
                 write(place, 8, lifted)
-            state = combine_next(state, lifted)
+            state = combine(state, lifted)
         return state
 
     @inlined
     def fold_whole(line, known, start, whole):
         state = identity()
-        if brief is not None:
-            most = start + (whole - start) // stride * stride
-            for i in range(start, most, stride):
-                state = fold_briefly(line, known, state, i)
-                state = fold_eight(line, known, state, i + briefly * LANES, 0)
-            start = most
         for i in range(start, whole, LANES):
             state = fold_eight(line, known, state, i, line[5] + 8 * (i - start))
         return state
@@ -180,6 +166,26 @@ def make_block_fold(formula: RowFormula, bound: BoundPass, operands: Operands):
 
     # One that keeps what it lifts is called again where a row has several blocks.
     return inner(block_fold) if keeps else inlined(block_fold)
+
+
+def _make_stretched_fold(way: RowStretch, identity):
+    """The same by stretches."""
+    most, together = way.most, way.together
+
+    @inlined
+    def block_fold(line, known, start, stop):
+        state = identity()
+        for first in range(start, stop, most):
+            last = least(first + most, stop)
+            carried = way.begin(state)
+            until = first + (last - first) // together * together
+            for i in range(first, until, together):
+                carried = way.join_some(line, known, carried, i)
+            carried = way.join_rest(line, known, carried, until, last)
+            state = way.ended(line, known, state, carried, first, last)
+        return way.join_lanes(state)
+
+    return block_fold
 
 
 def make_summary(formula: RowFormula, steps, element: str, operands: Operands, known=("",)):
@@ -437,6 +443,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     longest_four = longest_for(formula, operands.edge.item) if four and not lifts else STAGED
     if repeats(formula):
         longest_four = 0
+    asked_from = 2 if foresees_rows() else 1
     reads_only = formula.finish is not None  # what is written asks for the next rows itself
     all_addresses, all_strides = operands.addresses, operands.strides
     fetch_rows = operands.fetch_rows
@@ -462,7 +469,7 @@ def make_rows_kernel(formula: RowFormula, element: str, operands: Operands):
     @inlined
     def fold_four(p, const, strides, unit, box):
         at, ahead = four_at(p, unit), four_at(p, unit + ROWS)
-        far = reads_only and word(p, FAR) != 0
+        far = reads_only and word(p, FAR) >= asked_from
         row = (fetch_rows(at[0]), fetch_rows(at[1]), fetch_rows(at[2]), fetch_rows(at[3]))
         a, b, c, d = four(p, const, strides, at, row, ahead, far)
         write(box, 64, a)

@@ -41,7 +41,7 @@ from .eight import (
     make_put,
     make_wakes,
 )
-from .moderate_products import carried_on, eight_brought_to, is_moderate, products_of_eight
+from .moderate_products import brought_to, carried_on, moderate_products, products_of_eight
 from .scan_parts import SCAN_BLOCK, ScanParts
 
 GROUPS = SCAN_BLOCK // GROUP
@@ -147,6 +147,7 @@ def _make_moderate_chunk(parts: ScanParts, operands: Operands):
     fetch, lift = make_fetch(operands, parts.neighbours), make_lift(parts.moderate)
     put, scan_eight = make_put(operands, paired=True), parts.moderate.scan_eight
     products = products_of_eight(parts.inclusive)
+    (_, is_moderate), brought = moderate_products(parts.element), brought_to(parts.element)
     fetch_row_columns = operands.fetch_row_columns
 
     @inlined
@@ -154,11 +155,12 @@ def _make_moderate_chunk(parts: ScanParts, operands: Operands):
         p, const, addresses, strides, steps = tile
         row = fetch_row_columns(p, addresses, steps, column, lanes)
         full = fetch(addresses, strides, steps, start, word(p, EXTENT), column, lanes)
-        states = scan_eight(lift(p, start, LANES, const, full, row, eight_zeros()))
-        after, fine = carried, is_moderate(states[LANES - 1])
+        lifted = lift(p, start, LANES, const, full, row, eight_zeros())
+        states = scan_eight(lifted)
+        after, fine = carried, is_moderate(lifted, states[LANES - 1])
         if fine:
             values, product, by, e = products(block_carry, carried, states)
-            values = eight_brought_to(values, by)
+            values = brought(values, by)
             put(addresses, strides, steps, start, LANES, column, lanes, values)
             after = carried_on(product, e)
         return after, fine

@@ -78,9 +78,9 @@ class ScanParts:
             self.unguarded = Arithmetic(formula, unguarded(primitives), operands, known, held)
             if self.unguarded.fold.state != self.fold.state:
                 raise TypeError("a guarded fold carries what an unguarded one does")
-        # The product without scaling, where it is tried so: float64 has no room to spare.
-        self.moderate = None
-        if formula.running_product and formula.start is None and element != "f64":
+        # The product without scaling, where it is tried so.
+        self.moderate, self.element = None, element
+        if formula.running_product and formula.start is None:
             self.moderate = Fold(formula.monoid, primitives_for(element, plain=True), full, row)
         self.start = state_in_front(formula.start, formula.monoid, self.fold, row, plain)
         self.inclusive = formula.inclusive

@@ -29,7 +29,7 @@ from ..codegen.vectors import (
 from ..codegen.watch import nothing_seen, was_moderate
 from ..words import BLOCKS, EXTENT, SCRATCH, STRAINED, TURN
 from .flush import flush
-from .moderate_products import brought_to, carried_on, products_of_two, two_are_moderate
+from .moderate_products import brought_to, carried_on, moderate_products, products_of_two
 from .scan_parts import SCAN_BLOCK, ScanParts
 
 # Blocks whose prefix is kept at a time: 8192 positions, which stay in the second-level cache.
@@ -153,6 +153,8 @@ class RowScan:
         if not self.parts.inclusive:
             moved = fold.moved_on(self.flipped)
         fetch, indices, put_outputs = self.fetch, self.indices, operands.put_outputs
+        two_are_moderate, _ = moderate_products(self.parts.element)
+        brought = brought_to(self.parts.element)
 
         @inner
         def try_pair(line, start, block_carry, carried):
@@ -160,20 +162,19 @@ class RowScan:
             second = start + LANES
             full1 = fetch(p, addresses, strides, start, LANES)
             full2 = fetch(p, addresses, strides, second, LANES)
-            states, totals = scan_lanes(
-                (
-                    lift(indices(p, start), const, full1, row, no_vectors()),
-                    lift(indices(p, second), const, full2, row, no_vectors()),
-                )
+            lifted = (
+                lift(indices(p, start), const, full1, row, no_vectors()),
+                lift(indices(p, second), const, full2, row, no_vectors()),
             )
-            if not two_are_moderate(totals):
+            states, totals = scan_lanes(lifted)
+            if not two_are_moderate(lifted, totals):
                 return carried, False
             found = products_of_two(block_carry, carried, states, totals)
             (value1, value2), after, (before1, before2), by, e = found
             if writes:
                 if moved is not None:
                     value1, value2 = moved(value1, before1), moved(value2, before2)
-                value1, value2 = brought_to((value1, value2), by)
+                value1, value2 = brought((value1, value2), by)
                 put_outputs(p, addresses, strides, start, LANES, value1)
                 put_outputs(p, addresses, strides, second, LANES, value2)
             return carried_on(after, e), True
