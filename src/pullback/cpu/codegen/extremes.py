@@ -16,10 +16,12 @@ from llvmlite import ir
 from ...formulas.folds import larger, smaller, value
 from ...formulas.record import Monoid, parameters
 from .functions import emitter
-from .lanes import DOUBLES, I64, LANES, expected
+from .lanes import DOUBLES, I32, I64, LANES, expected
 from .operands import Operands
 from .sixteen import FLOATS, SIXTEEN, any_of, halves_of, load_sixteen
 
+# Element types that a float32 holds.
+IN_FLOATS = ("f32", "f16", "bf16")
 # Vectors folded side by side, so that a comparison need not wait for the one before.
 TOGETHER = 4
 STEP = TOGETHER * SIXTEEN
@@ -27,14 +29,24 @@ STEP = TOGETHER * SIXTEEN
 
 def is_extreme(monoid: Monoid | None, operands: Operands) -> bool:
     """Whether a pass looks for the largest or smallest element of a type that float32 holds."""
-    if monoid is None or monoid.combine not in (larger, smaller) or not _is_itself(monoid.lift):
+    if monoid is None or monoid.combine not in (larger, smaller) or not is_itself(monoid.lift):
         return False
     if len(operands.full) != 1 or not operands.packed or operands.flipped:
         return False
-    return operands.edges[0].element in ("f32", "f16", "bf16")
+    return operands.edges[0].element in IN_FLOATS
 
 
-def _is_itself(lift: Callable) -> bool:
+def widened_selected(builder, v):
+    """Eight float32 that were selected as float64, a NaN as arithmetic would leave it.
+
+    A conversion does that too, but LLVM leaves it out where the one back follows.
+    """
+    bits = builder.bitcast(v, ir.VectorType(I32, LANES))
+    quiet = builder.bitcast(builder.or_(bits, bits.type([1 << 22] * LANES)), v.type)
+    return builder.fpext(builder.select(builder.fcmp_unordered("uno", v, v), quiet, v), DOUBLES)
+
+
+def is_itself(lift: Callable) -> bool:
     """Whether a lift gives its only operand back, whatever that is called."""
     return len(parameters(lift)) == 1 and lift.__code__.co_code == value.__code__.co_code
 
