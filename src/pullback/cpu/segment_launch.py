@@ -170,7 +170,7 @@ def workspace_bytes(problem: Problem) -> int:
     for most in (1, MOST_TABLE_PARTS):
         tables = part_tables_of(problem, most)
         if tables:
-            found.append(tables.bytes + holder_bytes(problem, most))
+            found.append(tables.bytes + tables.masks + holder_bytes(problem, most))
     return max(found)
 
 
@@ -402,7 +402,7 @@ class SegmentLaunch:
             key = replace(key, width=tables.width, ids=ids, packed=False, narrow=False, columns=0)
             lists = holder_bytes(problem, tables.parts) if dense else 0
             phases = self._of_parts(problem, key, phases[0].traffic, tables, lists > 0)
-            workspace = tables.bytes + lists
+            workspace = tables.bytes + (lists or tables.masks)
             self.program = Program(template, patches, phases, strides, workspace, threads)
             return
         seldom = seldom_bytes(problem)

@@ -27,6 +27,7 @@ class PartTables:
     parts: int
     width: int  # columns taken at a time
     bytes: int
+    masks: int  # bytes behind the tables, of what was counted in every row
 
 
 @cache
@@ -63,9 +64,10 @@ def part_tables_of(problem: Problem, most: int) -> PartTables | None:
     counts = whole_lines(STATE_BYTES * problem.num_segments)
     each = states + (counts if "extent" in names_read(formula) else 0)
     rest = (whole_lines(item * elements) if formula.apply else 0) + 2 * LINE
+    masks = problem.num_inputs * -(-columns // 8) if formula.apply and states else 0
     fitting = (machine.here().caches.last_level // 2 - rest) // each
     parts = min(most, fitting, problem.num_inputs // problem.num_segments)
-    return PartTables(parts, width, parts * each + rest) if parts >= min(most, 2) else None
+    return PartTables(parts, width, parts * each + rest, masks) if parts >= min(most, 2) else None
 
 
 def holder_bytes(problem: Problem, parts: int) -> int:

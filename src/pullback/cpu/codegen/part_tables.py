@@ -13,7 +13,7 @@ from .column_choices import Choice, stored_choice_of
 from .column_tallies import is_tally, tally_lane, truth_of
 from .extremes import IN_FLOATS, is_extreme, is_itself, widened_selected
 from .functions import emitter
-from .lanes import DOUBLES, I32, I64, LANES, constant, splat
+from .lanes import DOUBLES, I1, I32, I64, LANES, constant, scratch_builder, splat
 from .listing import put_together
 from .operands import Operands
 from .singles import FLOAT, Single, Trace, in_singles
@@ -61,11 +61,16 @@ class Counts(NarrowStates):
     def __init__(self, monoid: Monoid):
         self._lift, self._asked = monoid.lift, parameters(monoid.lift)
 
-    def emit_lift(self, builder, count, full, row):
+    def emit_mask(self, builder, count, full, row):
+        """Which elements are counted."""
         held, trace = {**full, **row}, Trace(builder, count)
         truth = truth_of(self._lift, trace, [trace.single(held[n]) for n in self._asked])
         assert truth is not None
-        return builder.zext(truth.v, ir.VectorType(I32, count))
+        return truth.v
+
+    def emit_lift(self, builder, count, full, row):
+        mask = self.emit_mask(builder, count, full, row)
+        return builder.zext(mask, ir.VectorType(I32, count))
 
     def emit_join(self, builder, earlier, later):
         return builder.add(earlier, later)
@@ -132,19 +137,69 @@ class Elements:
         return self._read(builder, self._operands.row, self._operands.row_at, at, column)
 
 
-def fold_columns(states: NarrowStates, operands: Operands, width: int):
-    """``fold(at, column, place)``: the columns of a row into the state at a place."""
+def keeps_masks(states: NarrowStates | None, choice: Choice | None, operands: Operands) -> bool:
+    """Whether what is counted is what is chosen, so that nobody need look at elements again."""
+    if choice is None or not isinstance(states, Counts):
+        return False
+    builder, kind = scratch_builder(), ir.VectorType(FLOAT, LANES)
+    names = (*operands.full, *operands.row)
+    # Of each operand another number, by which it is told.
+    held = {n: ir.Constant(kind, [k + 1.0] * LANES) for k, n in enumerate(names)}
+    full, row = ({n: held[n] for n in group} for group in (operands.full, operands.row))
+    counted = states.emit_mask(builder, LANES, full, row)
+    chosen = choice.mask(builder, list(full.values()), list(row.values()))
+    return _made_of(counted) == _made_of(chosen)
+
+
+def _made_of(v):
+    """What a value is computed from, and how."""
+    if not isinstance(v, ir.Instruction):
+        return str(v)
+    return v.opname, getattr(v, "op", ""), tuple(map(_made_of, v.operands))
+
+
+def _bits_of(count: int) -> ir.IntType:
+    """The integer that a mask is kept as."""
+    return ir.IntType(max(8, count))
+
+
+def _keep_mask(builder, place, mask) -> None:
+    count = mask.type.count
+    bits = builder.bitcast(mask, ir.IntType(count))
+    bits = builder.zext(bits, _bits_of(count)) if count < 8 else bits
+    builder.store(bits, builder.inttoptr(place, bits.type.as_pointer())).align = 1
+
+
+def _kept_mask(builder, place, count: int):
+    kind = _bits_of(count)
+    bits = builder.load(builder.inttoptr(place, kind.as_pointer()))
+    bits.align = 1
+    bits = builder.trunc(bits, ir.IntType(count)) if count < 8 else bits
+    return builder.bitcast(bits, ir.VectorType(I1, count))
+
+
+def fold_columns(states: NarrowStates, operands: Operands, width: int, keeps: bool):
+    """``fold(at, column, place, masks)``: the columns of a row into the state at a place.
+
+    If it ``keeps`` them, masks of what was counted go to an address.
+    """
     starts, count = pieces_of(width)
     elements = Elements(operands, count)
 
     @emitter
-    def fold(builder, at, column, place):
+    def fold(builder, at, column, place, masks):
         for start in starts:
             here = builder.add(column, I64(start))
             full, row = elements.full(builder, at, here), elements.row(builder, at, here)
             state_at = builder.add(place, I64(STATE_BYTES * start))
             state = _load(builder, state_at, states.lane, count, STATE_BYTES)
-            lifted = states.emit_lift(builder, count, full, row)
+            if keeps:
+                assert isinstance(states, Counts)
+                mask = states.emit_mask(builder, count, full, row)
+                _keep_mask(builder, builder.add(masks, I64(start // 8)), mask)
+                lifted = builder.zext(mask, ir.VectorType(I32, count))
+            else:
+                lifted = states.emit_lift(builder, count, full, row)
             _store(builder, state_at, states.emit_join(builder, state, lifted), STATE_BYTES)
 
     return fold
@@ -265,19 +320,25 @@ def put_number(operands: Operands, k: int):
     return put
 
 
-def give_columns(choice: Choice | None, operands: Operands, width: int):
-    """``give(at, column, place)``: the numbers stored at a place, where they are chosen."""
+def give_columns(choice: Choice | None, operands: Operands, width: int, kept: bool):
+    """``give(at, column, place, masks)``: the numbers stored at a place, where they are chosen.
+
+    By masks that were ``kept``, or else by elements.
+    """
     starts, count = pieces_of(width)
     elements, edge = Elements(operands, count), operands.edge
     ((target, _),) = operands.finished
 
     @emitter
-    def give(builder, at, column, place):
+    def give(builder, at, column, place, masks):
         for start in starts:
             here = builder.add(column, I64(start))
             number_at = builder.add(place, I64(edge.item * start))
             v = _load(builder, number_at, edge.storage, count, edge.item)
-            if choice:
+            if kept:
+                mask = _kept_mask(builder, builder.add(masks, I64(start // 8)), count)
+                v = builder.select(mask, v, ir.Constant(v.type, None))
+            elif choice:
                 full = list(elements.full(builder, at, here).values())
                 row = list(elements.row(builder, at, here).values())
                 v = builder.select(choice.mask(builder, full, row), v, ir.Constant(v.type, None))

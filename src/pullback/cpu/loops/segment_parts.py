@@ -31,6 +31,7 @@ from ..codegen.part_tables import (
     fold_columns,
     give_columns,
     join_parts,
+    keeps_masks,
     narrow_states,
     number_given,
     put_number,
@@ -70,6 +71,10 @@ class Parts:
         self.known = ("", *step.names)
         self.bound = BoundPass(formula, step, element, operands, ("",))
         self.states = narrow_states(step.monoid, operands)
+        self.choice = (
+            stored_choice_of(formula.apply, operands, self.known) if formula.apply else None
+        )
+        self.keeps = keeps_masks(self.states, self.choice, operands)
         self.counts = counts = "extent" in names_read(formula)
         self.places = make_places(operands, formula.finish is not None)
         addresses, strides = (operand_words(operands, k) for k in range(2))
@@ -100,6 +105,15 @@ class Parts:
             """Behind all parts, what segments give to their rows."""
             return states_at(p) + word(p, PARTS) * part_bytes(p)
 
+        item = operands.edge.item
+
+        @inlined
+        def masks_at(p, n):
+            """The masks of a row, behind the numbers."""
+            numbers = (item * columns_of(p) * word(p, NUM_SEGMENTS) + LINE - 1) // LINE * LINE
+            return numbers_at(p) + numbers + n * ((columns_of(p) + 7) // 8)
+
+        self.masks_at = masks_at
         self.memory_of, self.table_bytes, self.part_bytes = memory_of, table_bytes, part_bytes
         self.states_at, self.numbers_at = states_at, numbers_at
 
@@ -125,25 +139,29 @@ def make_fold_kernel(parts: Parts, ids: str):
     states, counts, width, few = parts.states, parts.counts, parts.width, parts.few
     fill, size, places = fill_line(states), ITEMSIZE[ids], parts.places
     fill_counts: Any = fill_line(None)
-    fold: Any = fold_columns(states, parts.operands, width) if states else None
+    fold: Any = None
+    if states:
+        fold = fold_columns(states, parts.operands, width, parts.keeps)
+    masks_at = parts.masks_at
     memory_of, columns_of = parts.memory_of, parts.columns_of
     table_bytes, part_bytes, states_at = parts.table_bytes, parts.part_bytes, parts.states_at
     ask_segment = _make_ask(parts, to_write=True)
 
     @inlined
-    def fold_row(memory, columns, n, s, table):
+    def fold_row(memory, columns, n, s, table, masks):
         at = places(memory[0], memory[1], n, s)
         place = table + STATE_BYTES * columns * s
         if few:
-            fold(at, 0, place)
+            fold(at, 0, place, masks + n)
         else:
             for c in range(0, columns, width):
-                fold(at, c, place + STATE_BYTES * c)
+                fold(at, c, place + STATE_BYTES * c, masks + (n * columns + c) // 8)
 
     def kernel(p, begin, end):
         memory, columns = memory_of(p), columns_of(p)
         rows, segments, all_parts = word(p, NUM_INPUTS), word(p, NUM_SEGMENTS), word(p, PARTS)
         ids_at, stride, far = word(p, IDS), word(p, ID_STRIDE), word(p, IS_FAR)
+        masks = masks_at(p, 0)
         for part in range(begin, end):
             table = states_at(p) + part * part_bytes(p)
             count = table + table_bytes(p)
@@ -161,7 +179,7 @@ def make_fold_kernel(parts: Parts, ids: str):
                     if counts:
                         count_one(count + STATE_BYTES * s)
                     if states is not None:
-                        fold_row(memory, columns, n, s, table)
+                        fold_row(memory, columns, n, s, table, masks)
 
     return kernel
 
@@ -173,13 +191,13 @@ def _make_ask(parts: Parts, to_write: bool):
     little time that the processor comes to those ahead by itself.
     """
     operands, places, few = parts.operands, parts.places, parts.few
-    rows_in, item = row_places(operands), operands.edge.item
+    rows_in, item, keeps = row_places(operands), operands.edge.item, parts.keeps
 
     @inlined
     def ask(memory, columns, segment, segments, table):
         if not few and is_below(segment, segments):
             at = places(memory[0], memory[1], 0, segment)
-            for row in rows_in(at):
+            for row in rows_in(at) if to_write or not keeps else ():
                 for offset in range(0, columns * item, LINE):
                     ask_to_read(row + offset)
             if to_write:
@@ -265,34 +283,34 @@ def make_close_kernel(parts: Parts):
 def make_give_kernel(parts: Parts, ids: str):
     """``kernel(p, begin, end)`` over rows: what each is given by its segment."""
     operands, few, width, places = parts.operands, parts.few, parts.width, parts.places
-    choice = stored_choice_of(parts.formula.apply, operands, parts.known)
-    give, size, item = give_columns(choice, operands, width), ITEMSIZE[ids], operands.edge.item
+    give = give_columns(parts.choice, operands, width, parts.keeps)
+    size, item, masks_at = ITEMSIZE[ids], operands.edge.item, parts.masks_at
     memory_of, columns_of, numbers_at = parts.memory_of, parts.columns_of, parts.numbers_at
     clear_row, are_inside = make_clear_row(parts.element), make_are_inside(size)
     ask_segment = _make_ask(parts, to_write=False)
     eight = tuple(range(LANES))
 
     @inlined
-    def give_row(memory, columns, n, s, numbers):
+    def give_row(memory, columns, n, s, numbers, masks):
         at = places(memory[0], memory[1], n, s)
         place = numbers + item * columns * s
         if few:
-            give(at, 0, place)
+            give(at, 0, place, masks + n)
         else:
             for c in range(0, columns, width):
-                give(at, c, place + item * c)
+                give(at, c, place + item * c, masks + (n * columns + c) // 8)
 
     def kernel(p, begin, end):
         memory, columns, numbers = memory_of(p), columns_of(p), numbers_at(p)
         segments, ids_at, stride = word(p, NUM_SEGMENTS), word(p, IDS), word(p, ID_STRIDE)
-        alone, far = begin, word(p, IS_FAR)
+        alone, far, masks = begin, word(p, IS_FAR), masks_at(p, 0)
         if few and stride == size:
             # One branch for eight rows, up to one with an id outside.
             whole = begin + (end - begin) // LANES * LANES
             while alone < whole and are_inside(ids_at + alone * size, segments):
                 for k in eight:
                     s = id_from(ids_at + (alone + k) * size, size)
-                    give_row(memory, columns, alone + k, s, numbers)
+                    give_row(memory, columns, alone + k, s, numbers, masks)
                 alone += LANES
         for n in range(alone, end):
             if far != 0:
@@ -300,7 +318,7 @@ def make_give_kernel(parts: Parts, ids: str):
                 ask_segment(memory, columns, ahead, segments, numbers)
             s = id_from(ids_at + n * stride, size)
             if is_below(s, segments):
-                give_row(memory, columns, n, s, numbers)
+                give_row(memory, columns, n, s, numbers, masks)
             else:
                 clear_row(p, n)
 
