@@ -13,7 +13,8 @@ from . import pool
 from . import segment_words as segment
 from .builtin import builtin
 from .launch import Launch
-from .segment_launch import SegmentLaunch, order_of, plain_kernel, way_of, workspace_bytes
+from .segment_launch import SegmentLaunch, plain_kernel, workspace_bytes
+from .segment_ways import order_of, way_of
 from .words import ITEMSIZE
 
 # Launches that a runner keeps, of about 1.5 kB each. One that was dropped takes 0.1 ms to make.

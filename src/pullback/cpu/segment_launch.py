@@ -8,16 +8,28 @@ from functools import cache, partial
 from typing import Any
 
 from ..core.declare import Op, Operand, Role, Type
-from ..core.problem import Problem, folded_by_segments
+from ..core.problem import Problem
 from ..errors import UnsupportedError
-from ..formulas.record import RowFormula, in_doubles, is_pointwise, names_read
+from ..formulas.record import RowFormula, in_doubles, names_read
 from . import machine, pool
 from . import segment_words as segment
 from .compile import Kernel, compile_kernel
 from .data import constant_words, numbered
 from .launch import HEAVY_WEIGHT, is_heavy
 from .program import WORKSPACE, Patch, Phase, Program
+from .segment_parts import PartTables, holder_bytes, part_tables_of
+from .segment_ways import (
+    has_few_runs,
+    is_narrow,
+    lanes_of,
+    needs_no_counts,
+    order_of,
+    record_of,
+    way_of,
+)
 from .segment_words import (
+    HOLDER_SLICES,
+    PART_SEGMENTS,
     SELDOM_BLOCK,
     SELDOM_WORDS,
     TILE_COLUMNS,
@@ -33,45 +45,6 @@ from .words import CONSTANTS, FRONT, ITEMSIZE, LANES, LINE
 MOST_TABLE_PARTS = 8
 # What the kernels are compiled for that only look at ids.
 _NO_FORMULA = RowFormula()
-
-
-def record_of(problem: Problem) -> RowFormula:
-    """The record that a kernel computes, in float64."""
-    return folded_by_segments(problem.op, problem.formula_in_doubles)
-
-
-def order_of(problem: Problem) -> str:
-    """How the rows of a segment are found."""
-    if problem.cut_by.role is Role.OFFSETS:
-        return "offsets"
-    return "sorted" if problem.is_sorted else "unsorted"
-
-
-def way_of(problem: Problem) -> str:
-    """How a problem is computed.
-
-    In ``"runs"``, segment by segment, where something is known of a segment only by its rows. Else
-    each row by itself: a ``"gather"`` of bits or, with arithmetic, ``"pointwise"``.
-    """
-    formula = record_of(problem)
-    of_segment = {"extent", "index", "first"} & names_read(formula)
-    is_wide = order_of(problem) == "offsets" and not has_few_runs(problem)
-    if not is_pointwise(formula) or of_segment or is_wide:
-        return "runs"
-    rows, elements = problem.used(Role.ROW), problem.used(Role.ELEMENT)
-    is_gather = formula.copies and len(rows) == 1 and not elements and len(problem.writes) == 1
-    return "gather" if is_gather else "pointwise"
-
-
-def is_narrow(problem: Problem) -> bool:
-    """Whether lanes take a segment each, or several, rather than eight columns of one."""
-    return 0 < problem.embedding_dim < LANES
-
-
-def has_few_runs(problem: Problem) -> bool:
-    """Whether there are runs of rows of few columns, which are worth some preparation."""
-    is_any = problem.num_inputs > 0 and problem.num_segments > 0
-    return is_any and is_narrow(problem) and order_of(problem) != "unsorted"
 
 
 @dataclass(frozen=True)
@@ -111,12 +84,6 @@ def tiles_of(problem: Problem, threads: int) -> Tiles | None:
     if width < LANES:
         return None
     return Tiles(width, -(-columns // width), state * width + counts)
-
-
-def lanes_of(problem: Problem) -> int:
-    """Lanes that a row of few columns takes: a power of two, 0 where there are more than eight."""
-    columns = problem.embedding_dim
-    return 1 << (columns - 1).bit_length() if 0 < columns <= LANES else 0
 
 
 def table_bytes(problem: Problem) -> int:
@@ -199,6 +166,15 @@ def table_parts(problem: Problem, traffic: int, threads: int) -> int:
 
 def workspace_bytes(problem: Problem) -> int:
     """Bytes that suffice for the order of the rows, or for states, whatever the threads."""
+    found = [_other_workspace_bytes(problem)]
+    for most in (1, MOST_TABLE_PARTS):
+        tables = part_tables_of(problem, most)
+        if tables:
+            found.append(tables.bytes + tables.masks + holder_bytes(problem, most))
+    return max(found)
+
+
+def _other_workspace_bytes(problem: Problem) -> int:
     seldom = seldom_bytes(problem)
     if seldom:
         return seldom
@@ -240,19 +216,33 @@ class SegmentKey:
     lanes: int = 0  # that a row takes, where several share a vector
     columns: int = 0  # that are packed, or of a table of what is known of segments
     by_offsets: bool = False  # where rows are computed one by one, each by its segment
+    width: int = 0  # columns taken at a time, where parts of the rows have tables of their own
+    ids: str = ""  # the type of ids that the kernel reads
+    no_counts: bool = False  # where nobody asks how many rows a segment has
 
 
 @cache
 def kernel_for(key: SegmentKey) -> Kernel:
     """The compiled kernel of a segment op."""
     record = in_doubles(key.op.record(key.selection, key.element), key.element)
+    if key.no_counts:
+        assert isinstance(record, RowFormula)
+        assert record.of_none
+        record = record.of_none[1]
     formula = numbered(record, key.op.data, (*key.full, *key.row))
     assert isinstance(formula, RowFormula)
     element = key.element
 
     def make():
         from .codegen.operands import Operands
-        from .loops import segment_narrow, segment_rows, segment_seldom, segment_tables
+        from .loops import (
+            segment_holders,
+            segment_narrow,
+            segment_parts,
+            segment_rows,
+            segment_seldom,
+            segment_tables,
+        )
 
         operands = Operands(
             element,
@@ -264,6 +254,12 @@ def kernel_for(key: SegmentKey) -> Kernel:
             types=dict(key.types),
             asked=names_read(formula),
         )
+        if key.width and key.way in ("find holders", "give holders"):
+            return segment_holders.make_kernel(formula, element, operands, key.way, key.ids)
+        if key.width:
+            return segment_parts.make_kernel(
+                formula, element, operands, key.width, key.way, key.ids
+            )
         if key.way in ("find", "held", "give"):
             return segment_seldom.make_kernel(
                 formula, element, operands, key.lanes, key.packed, key.way, key.by_offsets
@@ -296,6 +292,8 @@ def kernel_for(key: SegmentKey) -> Kernel:
     way += "_narrow" if key.narrow else f"_{key.lanes}_lanes" if key.lanes else ""
     way += f"_of_{key.columns}" if key.columns else ""
     way += "_by_offsets" if key.by_offsets else ""
+    way += "_uncounted" if key.no_counts else ""
+    way += f"_in_parts_{key.width}_{key.ids}" if key.width else ""
     # What was chosen is in the formula: ids and offsets share a kernel that has the same one.
     words = (key.op.name, element, operands, f"segment_{way}")
     return compile_kernel("-".join(words), formula, make)
@@ -374,6 +372,7 @@ class SegmentLaunch:
             written,
             tuple((o.symbol, dtypes[o.name]) for o in operands if o.type is Type.STATE),
             narrow=is_narrow(problem),
+            no_counts=needs_no_counts(problem),
         )
         template = self._words(problem, [strides[o.name] for o in operands])
         template[segment.ID_STRIDE] = strides[by][0]
@@ -394,6 +393,17 @@ class SegmentLaunch:
         if prepared.bytes:
             phases = self._after_preparing(problem, key, phases, prepared, ids, dense)
             self.program = Program(template, patches, phases, strides, prepared.bytes, threads)
+            return
+        tables = self._part_tables(problem, phases[0].traffic, threads)
+        if tables and self._follow(problem, operands, strides, item):
+            patches.append(Patch(segment.STATES, WORKSPACE))
+            template[segment.PARTS] = tables.parts
+            template[segment.IS_FAR] = int(tables.bytes > machine.here().caches.l2 // 2)
+            key = replace(key, width=tables.width, ids=ids, packed=False, narrow=False, columns=0)
+            lists = holder_bytes(problem, tables.parts) if dense else 0
+            phases = self._of_parts(problem, key, phases[0].traffic, tables, lists > 0)
+            workspace = tables.bytes + (lists or tables.masks)
+            self.program = Program(template, patches, phases, strides, workspace, threads)
             return
         seldom = seldom_bytes(problem)
         if seldom:
@@ -514,6 +524,45 @@ class SegmentLaunch:
                 Phase(partial(kernel_for, apply), rows, traffic),
             ]
         return [*before, *phases]
+
+    @staticmethod
+    def _part_tables(problem: Problem, traffic: int, threads: int) -> PartTables | None:
+        most = pool.threads_for(MOST_TABLE_PARTS, traffic, threads)
+        return part_tables_of(problem, max(1, most))
+
+    @staticmethod
+    def _follow(
+        problem: Problem,
+        operands: list[Operand],
+        strides: Mapping[str, tuple[int, ...]],
+        item: Mapping[str, int],
+    ) -> bool:
+        """Whether columns are packed, and rows of segments follow each other."""
+        return all(
+            strides[o.name][1] == item[o.name]
+            and (
+                o.role is Role.ELEMENT or strides[o.name][0] == problem.embedding_dim * item[o.name]
+            )
+            for o in operands
+        )
+
+    @staticmethod
+    def _of_parts(
+        problem: Problem, key: SegmentKey, traffic: int, tables: PartTables, listed: bool
+    ) -> list[Phase]:
+        """Folds of the parts, what follows for each segment, and what rows are given by it."""
+        groups = -(-problem.num_segments // PART_SEGMENTS)
+
+        def phase(way: str, units: int, moved: int) -> Phase:
+            return Phase(partial(kernel_for, replace(key, way=way)), units, moved)
+
+        close = phase("close", groups, tables.bytes)
+        if listed:
+            find = phase("find holders", tables.parts, traffic)
+            return [find, close, phase("give holders", tables.parts * HOLDER_SLICES, traffic)]
+        fold = phase("fold", tables.parts, traffic)
+        gives = record_of(problem).apply is not None
+        return [fold, close, *([phase("give", problem.num_inputs, traffic)] if gives else [])]
 
     @staticmethod
     def _of_table(problem: Problem, key: SegmentKey, traffic: int, parts: int) -> list[Phase]:

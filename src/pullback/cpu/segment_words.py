@@ -21,6 +21,9 @@ STATES, TILE = 5, 8  # where tiles or tables are: workspace for states, and colu
 # Where rows of a segment lie together: bytes of an offset, or 0 where sorted ids are searched; the
 # offsets, and the byte stride between them.
 RUN_SIZE, RUNS, RUN_STRIDE = 6, 7, 8
+IS_FAR = (
+    7  # where parts of the rows have tables of their own: whether a core's cache holds them not
+)
 ID_SIZE = 9  # bytes of an id or offset, for kernels that take either size
 FLAGS, ORDERED = 9, 8  # of a check: its answer, two rows; whether order matters
 FIRST_OUTPUT, NUM_OPERANDS = 10, 19  # among the operands
@@ -31,6 +34,11 @@ OPERANDS = 20  # address, byte stride between rows and between columns of each o
 HELD = 7
 SELDOM_BLOCK = 256
 SELDOM_WORDS = 1 + 2 * (SELDOM_BLOCK + LANES)
+
+# Segments that a thread closes at a time, where parts of the rows have tables of their own.
+PART_SEGMENTS = 16
+# Slices of what a part has listed, so that threads share it.
+HOLDER_SLICES = 8
 
 # How long before it is read a row is asked for, in rows, where ids put them in order.
 AHEAD = 8
@@ -72,9 +80,14 @@ def folds_in_tiles(formula: RowFormula, row: tuple[str, ...]) -> bool:
     return not {"index", "first"} & names_read(formula)
 
 
+def whole_lines(size: int) -> int:
+    """Bytes, up to the end of a line."""
+    return -(-size // LINE) * LINE
+
+
 def counting_bytes(formula: RowFormula, segments: int) -> int:
     """What a tile takes to count the rows of every segment, where the formula asks for it."""
-    return -(-8 * segments // LINE) * LINE if "extent" in names_read(formula) else 0
+    return whole_lines(8 * segments) if "extent" in names_read(formula) else 0
 
 
 def folds_in_tables(formula: RowFormula) -> bool:

@@ -204,6 +204,9 @@ class RowFormula:
     seldom
         Where it does not hold of an element, that changes no state, and ``apply`` gives it 0; of
         most rows it holds for few elements, which a schedule may look for first.
+    of_none
+        A parameter and a record, which has the same bits where that is the state of the only pass
+        without elements: a schedule need not find out which rows have none.
     """
 
     passes: tuple[Pass, ...] = ()
@@ -222,6 +225,7 @@ class RowFormula:
     from_lifted: Callable | None = None
     usual: Usual | None = None
     seldom: Callable | None = None
+    of_none: tuple[str, RowFormula] | None = None
 
 
 @dataclass(frozen=True)

@@ -18,5 +18,5 @@ def peak_or_empty(peak, extent, empty):
 
 
 SEGMENT_MEAN: RowFormula = replace(MEAN, finish=mean_or_zero)
-SEGMENT_MAX: RowFormula = replace(MAX, finish=peak_or_empty)
-SEGMENT_MIN: RowFormula = replace(MIN, finish=peak_or_empty)
+SEGMENT_MAX: RowFormula = replace(MAX, finish=peak_or_empty, of_none=("empty", MAX))
+SEGMENT_MIN: RowFormula = replace(MIN, finish=peak_or_empty, of_none=("empty", MIN))

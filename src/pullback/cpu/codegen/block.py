@@ -38,6 +38,12 @@ def ask_to_write(builder, address):
 
 
 @emitter
+def ask_to_read(builder, address):
+    """Ask for the line at an address, to be read soon."""
+    emit_prefetch(builder, address)
+
+
+@emitter
 def is_below(builder, index, limit):
     """``0 <= index < limit`` of a limit that is not negative, in one comparison."""
     return builder.icmp_unsigned("<", index, limit)

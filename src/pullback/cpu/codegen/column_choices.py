@@ -12,6 +12,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ...formulas.record import parameters
+from .extremes import IN_FLOATS
 from .functions import emitter
 from .lanes import I64, LANES, scratch_builder
 from .operands import Operands
@@ -54,6 +55,14 @@ class Choice:
         except NotInSingles:
             return None
         return made.chosen if isinstance(made, Single) else None
+
+    def mask(self, builder, full: list, row: list):
+        """Which elements are given the number, of operands as float32."""
+        trace = Trace(builder, full[0].type.count)
+        known = [trace.single(trace.number(0.0), exact=False) for _ in self._known]
+        found = self._chosen([trace.single(v) for v in full], [trace.single(v) for v in row], known)
+        assert found is not None
+        return found[0].v
 
     def prepare(self):
         """``prepare(row_at, known_at, split_at, c)``: the number of eight columns, as stored."""
@@ -112,3 +121,12 @@ def choice_of(function: Callable, operands: Operands, known, boxed: Boxed) -> Ch
     """A formula function as a choice, if it is one."""
     choice = Choice(function, operands, known, boxed)
     return choice if choice.place else None
+
+
+def stored_choice_of(function: Callable, operands: Operands, known) -> Choice | None:
+    """A choice among elements that a float32 holds; of it only ``mask`` and ``place`` are used."""
+    places = (*operands.full_at, *operands.row_at)
+    kinds = {operands.edges[o].element for o in places}
+    if not kinds or not kinds <= {*IN_FLOATS}:
+        return None
+    return choice_of(function, operands, known, Boxed(len(operands.row), len(known), 0))

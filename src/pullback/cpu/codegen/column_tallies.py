@@ -32,7 +32,7 @@ def is_tally(monoid: Monoid | None, operands: Operands) -> bool:
     if not operands.packed or operands.flipped or not primitives_of(monoid.lift) <= _EXACT:
         return False
     lane = tally_lane(monoid, operands)
-    return lane is not None and _truth_of(monoid.lift, *_unknown(monoid.lift, lane)) is not None
+    return lane is not None and truth_of(monoid.lift, *_unknown(monoid.lift, lane)) is not None
 
 
 def tally_lane(monoid: Monoid, operands: Operands) -> ir.Type | None:
@@ -54,7 +54,7 @@ def _unknown(lift: Callable, lane: ir.Type):
     return trace, [trace.single(trace.number(0.0)) for _ in parameters(lift)]
 
 
-def _truth_of(lift: Callable, trace: Trace, arguments: list) -> Condition | None:
+def truth_of(lift: Callable, trace: Trace, arguments: list) -> Condition | None:
     """The condition for which a lift is 1, and 0 elsewhere."""
     try:
         made = in_singles(lift)(*arguments)
@@ -134,7 +134,7 @@ class Tallies:
                         emit_prefetch(builder, builder.add(at, below))
                 for part in self._parts:
                     trace = Trace(builder, self._count, self._lane)
-                    truth = _truth_of(
+                    truth = truth_of(
                         self._lift, trace, [trace.single(held[n][part]) for n in self._asked]
                     )
                     assert truth is not None

@@ -15,10 +15,12 @@ from llvmlite import ir
 from ...formulas.folds import is_itself, larger, smaller
 from ...formulas.record import Monoid
 from .functions import emitter
-from .lanes import DOUBLES, I64, LANES, expected
+from .lanes import DOUBLES, I32, I64, LANES, expected
 from .operands import Operands
 from .sixteen import FLOATS, SIXTEEN, any_of, halves_of, load_sixteen
 
+# Element types that a float32 holds.
+IN_FLOATS = ("f32", "f16", "bf16")
 # Vectors folded side by side, so that a comparison need not wait for the one before.
 TOGETHER = 4
 
@@ -34,7 +36,22 @@ def is_extreme(monoid: Monoid | None, operands: Operands) -> bool:
         return False
     if len(operands.full) != 1 or not operands.packed or operands.flipped:
         return False
-    return operands.edges[0].element in ("f32", "f16", "bf16", "f64")
+    return operands.edges[0].element in (*IN_FLOATS, "f64")
+
+
+def is_float_extreme(monoid: Monoid | None, operands: Operands) -> bool:
+    """Whether it does so among elements of a type that float32 holds."""
+    return is_extreme(monoid, operands) and operands.edges[0].element in IN_FLOATS
+
+
+def widened_selected(builder, v):
+    """Eight float32 that were selected as float64, a NaN as arithmetic would leave it.
+
+    A conversion does that too, but LLVM leaves it out where the one back follows.
+    """
+    bits = builder.bitcast(v, ir.VectorType(I32, LANES))
+    quiet = builder.bitcast(builder.or_(bits, bits.type([1 << 22] * LANES)), v.type)
+    return builder.fpext(builder.select(builder.fcmp_unordered("uno", v, v), quiet, v), DOUBLES)
 
 
 def better_of(builder, a, b, sign: str):

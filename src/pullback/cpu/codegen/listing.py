@@ -31,7 +31,7 @@ def _how_many(builder, inside):
     return builder.call(count, [builder.zext(bits, I64)])
 
 
-def _put_together(builder, inside, found, pairs):
+def put_together(builder, inside, found, pairs):
     """The lanes inside of each vector one after the other, behind what was found before."""
     if registers().masks and is_x86():
         compress = declared(builder, _COMPRESS, _IDS, _IDS, _IDS, _MASK)
@@ -63,7 +63,7 @@ def make_list_eight(size: int):
         inside = builder.icmp_unsigned("<", away, splat(builder, segments))
         words = [builder.bitcast(v, _IDS) for v in vectors]
         pairs = [(ids, listed), *zip(words, rooms, strict=True)]
-        return _put_together(builder, inside, found, pairs)
+        return put_together(builder, inside, found, pairs)
 
     return list_eight
 
@@ -91,7 +91,7 @@ def list_holding(builder, mask, n, after, segments, found, rooms):
         numbers = builder.add(splat(builder, n), constant(range(LANES), I64))
         there = builder.icmp_signed("<", numbers, splat(builder, after))
         pairs = zip((numbers, _loaded(builder, segments, 8)), rooms, strict=True)
-        return _put_together(builder, builder.and_(mask, there), found, list(pairs))
+        return put_together(builder, builder.and_(mask, there), found, list(pairs))
     bits, pitch = builder.bitcast(mask, ir.IntType(LANES)), LANES // len(segments)
     for r, segment in enumerate(segments):
         number, own = builder.add(n, I64(r)), ((1 << pitch) - 1) << (r * pitch)
@@ -178,7 +178,7 @@ def make_list_changes(size: int):
         before = _loaded(builder, builder.sub(address, I64(size)), size)
         changed = builder.icmp_signed("!=", ids, before)
         numbers = builder.add(splat(builder, n), constant(range(LANES), I64))
-        return _put_together(builder, changed, found, [(numbers, rows)])
+        return put_together(builder, changed, found, [(numbers, rows)])
 
     return list_changes
 

@@ -18,7 +18,7 @@ from ...formulas.record import RowFormula
 from ..codegen.block import least
 from ..codegen.column_extremes import extremes_of_rows, has_zero, negative_zeros
 from ..codegen.column_tallies import is_tally, tally_lane
-from ..codegen.extremes import elements_of, is_extreme
+from ..codegen.extremes import is_float_extreme
 from ..codegen.fold import Fold
 from ..codegen.functions import inlined, inner
 from ..codegen.lanes import LANES
@@ -224,7 +224,7 @@ def make_tile_pass(formula: RowFormula, bound: BoundPass, operands: Operands, kn
             return whole
 
         fold_block = fold_by_stretches
-    elif is_extreme(bound.monoid, operands) and elements_of(operands) > LANES:
+    elif is_float_extreme(bound.monoid, operands):
         fold_extremes, order_shows = _make_extremes(bound, operands, rows)
 
         @inner

@@ -5,18 +5,29 @@ Where ids put the rows in order they lie anywhere in memory, and are asked for s
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
 
 from ...formulas.bind import primitives_of
 from ...formulas.record import RowFormula, parameters
 from ..codegen.bind import per_element, per_row
 from ..codegen.block import emit_word, least
+from ..codegen.column_choices import stored_choice_of
 from ..codegen.elementary import primitives_for
 from ..codegen.functions import emitter, inlined, inner
 from ..codegen.lanes import DOUBLES, I64, LANES, splat
 from ..codegen.memory import word
+from ..codegen.narrow_blocks import (
+    NarrowFold,
+    choosing,
+    narrow_fold_of,
+    rows_of_block,
+)
 from ..codegen.operands import Operands
 from ..codegen.passes import BoundPass
+from ..codegen.rounded_alike import call_alike, put_alike
+from ..codegen.sixteen import SIXTEEN
 from ..codegen.vectors import counting, no_vectors, state_emitters
 from ..segment_words import AHEAD, NUM_COLUMNS, OPERANDS, ORDER, TILE_COLUMNS
 from ..words import ITEMSIZE, LINE
@@ -179,6 +190,9 @@ class Tile:
         Their states stay in registers from the first row of the segment to the last.
         """
         fold = bound.fold
+        narrow = narrow_fold_of(bound.monoid, self.operands)
+        if narrow:
+            return self._make_narrow_block(narrow)
         if fold.size > MOST_HELD:
             return None
         begin, write, briefly = bound.begin, fold.write, fold.briefly
@@ -221,6 +235,26 @@ class Tile:
             write(box + 320, PITCH, states[5])
             write(box + 384, PITCH, states[6])
             write(box + 448, PITCH, states[7])
+
+        return fold_block
+
+    def _make_narrow_block(self, fold: NarrowFold):
+        """The same on float32 lanes."""
+        begin, join, end = fold.begin, fold.join, fold.end
+        row_at, places, ask_rows = self.row_at, self.places, self.ask_rows(to_write=False)
+        rows_at = rows_of_block(self.operands)
+
+        @inner
+        def fold_block(p, const, memory, span, left, width, boxes, c):
+            addresses, strides, _ = memory
+            segment, first, after = span
+            rows = rows_at(places(addresses, strides, first, segment), left + c)
+            states = begin()
+            for k in range(first, after):
+                at = places(addresses, strides, row_at(p, k), segment)
+                ask_rows(p, memory, span, k, left, c, width)
+                states = join(at, left + c, rows, states)
+            end(boxes[2] + 8 * c, states)
 
         return fold_block
 
@@ -367,17 +401,36 @@ class Tile:
             self.formula.apply, primitives, operands.full, operands.row, (), outputs
         )
 
+        call = call_alike(self.formula.apply, operands)
+        put_sixteen: Any = put_alike(call, operands) if call else None
+
+        @inlined
+        def apply_eight(p, const, at, steps, c, index):
+            row = fetch_row(p, at, steps, c, LANES)
+            full = fetch_eight(p, at, steps, c, LANES)
+            put_eight(p, at, steps, c, LANES, apply(index, const, full, row, no_vectors()))
+
         @inner
+        def apply_sixteen(p, at, steps, c):
+            const, index = operands.constants(p), counting(0, 0)
+            apply_eight(p, const, at, steps, c, index)
+            apply_eight(p, const, at, steps, c + LANES, index)
+
+        @inlined
         def apply_row(p, memory, segment, n, box):
             addresses, strides, steps = memory
             const = operands.constants(p)
             at, width = places(addresses, strides, n, segment), word(p, NUM_COLUMNS)
             index = counting(0, 0)
             whole = width // LANES * LANES if is_packed(steps) else 0
-            for c in range(0, whole, LANES):
-                row = fetch_row(p, at, steps, c, LANES)
-                full = fetch_eight(p, at, steps, c, LANES)
-                put_eight(p, at, steps, c, LANES, apply(index, const, full, row, no_vectors()))
+            done = 0
+            if put_sixteen is not None:
+                done = whole // SIXTEEN * SIXTEEN
+                for c in range(0, done, SIXTEEN):
+                    if not put_sixteen(at, c, const):
+                        apply_sixteen(p, at, steps, c)
+            for c in range(done, whole, LANES):
+                apply_eight(p, const, at, steps, c, index)
             for c in range(whole, width, LANES):
                 count = least(LANES, width - c)
                 row, full = fetch_row(p, at, steps, c, count), fetch(p, at, steps, c, count)
@@ -391,6 +444,9 @@ class Tile:
         What an element is computed with stays in registers from the first row of the segment to
         the last. With it, whether it does: an exponential wants them for itself.
         """
+        choice = stored_choice_of(self.formula.apply, self.operands, known)
+        if choice:
+            return self._make_choice_block(*choosing(choice, self.operands, PITCH)), True
         asked = {*parameters(self.formula.apply)}
         held = len(asked & {*self.operands.row, *known})
         pays = held <= MOST_HELD and "exp" not in primitives_of(self.formula.apply)
@@ -433,3 +489,21 @@ class Tile:
                 one(p, const, at, steps, column + 56, index, h7)
 
         return (apply_block, True) if pays else (_no_block, False)
+
+    def _make_choice_block(self, prepare, put):
+        """The same of what is only chosen, as it is stored."""
+        row_at, places, ask_rows = self.row_at, self.places, self.ask_rows(to_write=True)
+        rows_at = rows_of_block(self.operands)
+
+        @inner
+        def choose_block(p, const, memory, span, left, width, boxes, c):
+            addresses, strides, _ = memory
+            segment, first, after = span
+            rows = rows_at(places(addresses, strides, first, segment), left + c)
+            numbers = prepare(boxes[0] + 8 * c, boxes[1] + 8 * c)
+            for k in range(first, after):
+                at = places(addresses, strides, row_at(p, k), segment)
+                ask_rows(p, memory, span, k, left, c, width)
+                put(at, left + c, rows, numbers)
+
+        return choose_block
