@@ -30,6 +30,8 @@ _LEAST_NORMAL = {"f16": 0x38800000}
 class _OfColumns:
     """Numbers of sixteen columns, which are elements themselves."""
 
+    along_axis = False
+
     def singles(self, builder, args, lanes: range):
         order = ir.VectorType(I32, len(lanes))(list(lanes))
         parts = [builder.shuffle_vector(v, v, order) for v in args]
