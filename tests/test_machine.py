@@ -13,7 +13,7 @@ import pytest
 from cells import OPS, same_bytes
 from grid import default
 from machines import assume
-from pullback.cpu import disk, machine
+from pullback.cpu import disk, launch, machine
 from pullback.cpu.launch import Launch
 from pullback.cpu.program import HEAD, PATCH_WORDS, PHASE_WORDS, THREADS, WAKES
 from pullback.cpu.segment_launch import tiles_of
@@ -187,12 +187,13 @@ def test_rows_asked_for_ahead_by_the_cache_of_a_core(name, monkeypatch):
     cell = default(OPS[name], "f32", (300, 512), 1)
     given = quick_operands(cell)
     results = []
-    for l2, far in ((64 << 20, False), (1 << 10, True)):
+    for l2, last_level, far in ((64 << 20, 1 << 30, 0), (1 << 10, 1 << 30, 1), (1 << 10, 1, 2)):
         with monkeypatch.context() as patch:
-            assume(patch, l2=l2)
-            assert bool(word(launch_of(cell), FAR)) == far
+            assume(patch, l2=l2, last_level=last_level)
+            assert word(launch_of(cell), FAR) == far
             results.append(quick_run(cell, given, threads=2))
-    assert all(map(same_bytes, *results))
+    for other in results[1:]:
+        assert all(map(same_bytes, results[0], other))
 
 
 @pytest.mark.parametrize("name", ["softmax_backward", "var", "cumsum", "cumprod_backward"])
@@ -208,6 +209,25 @@ def test_tiles_of_columns_by_the_cache_of_a_core(name, monkeypatch):
     assert tiles[0] > tiles[1] >= tiles[2] == 64
     for other in results[1:]:
         assert all(map(same_bytes, results[0], other))
+
+
+def test_tiles_of_softmax_that_keep_what_is_lifted(monkeypatch):
+    """Narrow ones by the maker, the element type and what is near."""
+    results = []
+    for element, amd, last_level, columns in (
+        ("f32", True, 64 << 20, 64), ("f32", True, 1 << 20, 512), ("f32", False, 64 << 20, 512),
+        ("bf16", False, 64 << 20, 64), ("bf16", True, 1 << 20, 512),
+    ):  # fmt: skip
+        cell = default(OPS["softmax"], element, (1024, 512), 0)
+        with monkeypatch.context() as patch:
+            assume(patch, last_level=last_level, l2=16 << 20)
+            patch.setattr(launch, "is_amd", lambda amd=amd: amd)
+            assert word(launch_of(cell, 1), TILE) == columns
+            results.append((element, quick_run(cell, quick_operands(cell), threads=1)))
+    for wanted in ("f32", "bf16"):
+        first, *others = [found for element, found in results if element == wanted]
+        for other in others:
+            assert all(map(same_bytes, first, other))
 
 
 @pytest.mark.parametrize(("name", "near"), [("sum", 4 << 20), ("softmax_backward", 1 << 20)])

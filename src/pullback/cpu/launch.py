@@ -249,8 +249,8 @@ class Launch:
             layout.cut_axis(CHUNKS_PER_THREAD * threads)
         self._rows = int(np.prod(layout.outer_sizes, dtype=np.int64)) if layout.outer_sizes else 1
         self._blocks = blocks_of(problem)
-        read = self._touched(sources[: len(inputs)], strides, stored)
-        written = self._touched(sources[len(inputs) :], strides, stored)
+        bytes_read = self._touched(inputs, strides, stored)
+        bytes_written = self._touched(sources[len(inputs) :], strides, stored)
         touched = self._touched(sources, strides, stored)
         item = sum(ITEMSIZE[stored[n]] for n in sources[: len(full)])
         tile = tiles = 0
@@ -265,7 +265,7 @@ class Launch:
         template[PARTS] = threads if cut else 0
         if self._is_far(touched, sharing, tile * item):
             template[FAR] = 2 if touched > machine.here().caches.last_level else 1
-        if machine.here().streams(read, written):
+        if machine.here().streams(bytes_read, bytes_written):
             run_bytes = (tile or layout.axis_sizes[0]) * ITEMSIZE[problem.element]
             template[STREAMED] = _alignment_to_stream(run_bytes)
         rows = self._rows * max(1, tiles * tile)

@@ -3,7 +3,7 @@
 A formula that subtracts rounded numbers is computed on float64 lanes, which know more bits than an
 element keeps. Where a float32 result and all numbers as near to it as its error round to the same
 element, that element is what float64 lanes give, bit for bit. The other lanes are doubtful, and
-loops leave them to float64 lanes: of lerp, one in 2000 of bfloat16 and one in 250 of float16.
+loops leave them to float64 lanes.
 """
 
 from __future__ import annotations
